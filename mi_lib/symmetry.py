@@ -1,0 +1,95 @@
+"""The symmetries of Sudoku: a canonical form, so that equal grids in disguise are found."""
+
+import numpy as np
+from numba import njit
+
+_PERM3 = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]])
+_COLUMNS = np.array(
+    [
+        [3 * s + w for s, within in zip(stacks, (_PERM3[a], _PERM3[b], _PERM3[c]), strict=True) for w in within]
+        for stacks in _PERM3
+        for a in range(6)
+        for b in range(6)
+        for c in range(6)
+    ]
+)  # (1296, 9) column orders that keep the stacks together
+
+
+@njit(cache=True)
+def _canonical(grid):
+    best = np.full(81, 10, np.uint8)
+    trial, label = np.zeros(81, np.uint8), np.zeros(10, np.uint8)
+    rows = np.zeros(9, np.int64)
+    for transpose in range(2):
+        g = grid.reshape(9, 9)
+        g = g.T.copy() if transpose else g.copy()
+        for first in range(9):
+            for columns in _COLUMNS:
+                for k in range(9):
+                    label[g[first, columns[k]]] = k + 1
+                # The first column, relabelled, decides the order of rows in a band and of the bands.
+                key = np.zeros(9, np.int64)
+                for r in range(9):
+                    key[r] = label[g[r, columns[0]]]
+                for band in range(3):
+                    a, b, c = 3 * band, 3 * band + 1, 3 * band + 2
+                    if key[a] > key[b]:
+                        a, b = b, a
+                    if key[b] > key[c]:
+                        b, c = c, b
+                    if key[a] > key[b]:
+                        a, b = b, a
+                    rows[3 * band], rows[3 * band + 1], rows[3 * band + 2] = a, b, c
+                b0, b1, b2 = 0, 1, 2
+                if key[rows[3 * b0]] > key[rows[3 * b1]]:
+                    b0, b1 = b1, b0
+                if key[rows[3 * b1]] > key[rows[3 * b2]]:
+                    b1, b2 = b2, b1
+                if key[rows[3 * b0]] > key[rows[3 * b1]]:
+                    b0, b1 = b1, b0
+                smaller, n = False, 0
+                for band in (b0, b1, b2):
+                    for k in range(3):
+                        r = rows[3 * band + k]
+                        for j in range(9):
+                            value = label[g[r, columns[j]]]
+                            if not smaller:
+                                if value > best[n]:
+                                    break
+                                smaller = value < best[n]
+                            trial[n] = value
+                            n += 1
+                        else:
+                            continue
+                        break
+                    else:
+                        continue
+                    break
+                if smaller and n == 81:
+                    best[:] = trial
+    return best
+
+
+@njit(cache=True)
+def _canonical_all(grids):
+    out = np.zeros_like(grids)
+    for k in range(len(grids)):
+        out[k] = _canonical(grids[k])
+    return out
+
+
+def canonical_form(grids: np.ndarray) -> np.ndarray:
+    """The lexicographically smallest grid each solved grid can be turned into by the symmetries of Sudoku.
+
+    Symmetries: relabelling digits, permuting rows within a band and the bands, columns within a stack and the stacks,
+    and transposing (9! * 6^8 * 2 in all).
+
+    Parameters
+    ----------
+    grids : ndarray of shape (n, 81)
+
+    Returns
+    -------
+    ndarray of shape (n, 81), uint8
+    """
+    return _canonical_all(np.ascontiguousarray(grids, np.uint8))

@@ -1,0 +1,198 @@
+"""Training of the Sudoku MDM: resumable, with an exponential moving average of the weights."""
+
+import csv
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mi_lib.artifacts import load_weights, read_tensors, write_json, write_tensors
+from mi_lib.mdm import MDM, MDMConfig, diffusion_loss, forward_process, masked_cross_entropy
+from mi_lib.sudoku import generate_grids
+
+HELD_OUT_SEED = 10_000_019  # grids for the learning curve; training seeds are small
+
+
+@dataclass(frozen=True)
+class MDMTraining:
+    """How an MDM is trained; the paper states only the number of puzzles."""
+
+    steps: int = 4_000
+    batch_size: int = 32  # small: the number of steps is what counts
+    lr: float = 7e-4
+    warmup: int = 300
+    decay: float = 0.3  # last share of the steps, in which the rate falls linearly to zero
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    ema: float = 0.998  # weights averaged over about 500 steps
+    n_grids: int = 100_000  # §5.1
+    seed: int = 0
+    schedule: str = "linear"
+    optimizer: str = "adamw"  # "muon": orthogonalised updates for the matrices of the blocks
+
+    def __post_init__(self):
+        for name in ("steps", "batch_size", "n_grids"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}, expected at least 1")
+        if not 0 <= self.decay <= 1 or not 0 <= self.ema < 1:
+            raise ValueError(f"decay={self.decay} must lie in [0, 1] and ema={self.ema} in [0, 1)")
+        if self.optimizer not in ("adamw", "muon"):
+            raise ValueError(f"optimizer={self.optimizer!r}, expected 'adamw' or 'muon'")
+
+    def rate(self, step: int) -> float:
+        """Learning rate at ``step``, as a share of the peak."""
+        left = (self.steps - step) / max(1.0, self.decay * self.steps)
+        return min(1.0, (step + 1) / max(1, self.warmup), left)
+
+
+def make_optimizers(model: nn.Module, training: MDMTraining) -> list[torch.optim.Optimizer]:
+    """AdamW for everything, or Muon for the matrices inside the blocks and AdamW for the rest."""
+    matrices = {id(p) for p in model.blocks.parameters() if p.dim() == 2} if training.optimizer == "muon" else set()
+    rest = [p for p in model.parameters() if id(p) not in matrices]
+    adamw = torch.optim.AdamW(rest, lr=training.lr, betas=(0.9, 0.98), weight_decay=training.weight_decay, fused=True)
+    if not matrices:
+        return [adamw]
+    chosen = [p for p in model.parameters() if id(p) in matrices]
+    return [
+        adamw,
+        torch.optim.Muon(
+            chosen, lr=training.lr, weight_decay=training.weight_decay, adjust_lr_fn="match_rms_adamw", ns_steps=4
+        ),
+    ]
+
+
+def pack_state(model: nn.Module, average: nn.Module, optimizers: list[torch.optim.Optimizer], step: int) -> dict:
+    """Everything a training needs to go on, as flat tensors."""
+    state = {"step": torch.tensor(step)}
+    for prefix, module in (("model", model), ("average", average)):
+        state |= {f"{prefix}.{k}": v.clone() for k, v in module.state_dict().items()}
+    for n, optimizer in enumerate(optimizers):
+        for index, slots in optimizer.state_dict()["state"].items():
+            state |= {f"optimizer.{n}.{index}.{k}": torch.as_tensor(v) for k, v in slots.items()}
+    return state
+
+
+def unpack_state(state: dict[str, Tensor], model: nn.Module, average: nn.Module, optimizers: list) -> int:
+    """Restore what ``pack_state`` wrote; returns the step."""
+    for prefix, module in (("model.", model), ("average.", average)):
+        part = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        load_weights(module, part, "the training state")
+    for n, optimizer in enumerate(optimizers):
+        saved = optimizer.state_dict()
+        for key, value in state.items():
+            if key.startswith(f"optimizer.{n}."):
+                index, slot = key.split(".", 3)[2:]
+                saved["state"].setdefault(int(index), {})[slot] = value
+        optimizer.load_state_dict(saved)
+    return int(state["step"])
+
+
+def held_out_loss(model: MDM, masked_cells: tuple[int, ...] = (20, 40, 54), n: int = 256) -> dict[str, float]:
+    """Masked cross-entropy on held-out grids, in nats per cell, at several numbers of masked cells."""
+    grids = torch.from_numpy(generate_grids(n, HELD_OUT_SEED)).long()
+    losses = {}
+    with torch.inference_mode():
+        for count in masked_cells:
+            generator = torch.Generator().manual_seed(count)
+            noisy = forward_process(grids, torch.full((n,), count / grids.shape[1]), model.mask_id, generator)
+            losses[f"nats_{count}"] = masked_cross_entropy(model, noisy, grids).mean().item()
+    return losses
+
+
+def train_mdm(
+    folder: Path,
+    config: MDMConfig = MDMConfig(),  # noqa: B008 (frozen)
+    training: MDMTraining = MDMTraining(),
+    save_every: int = 500,
+    report: Callable[[dict], None] = lambda row: None,
+) -> MDM:
+    """Train a Sudoku MDM, or go on with the training that ``folder`` holds.
+
+    Every ``save_every`` steps the folder gets ``state.safetensors`` (to resume from), ``average_STEP.safetensors`` (the
+    averaged weights) and a row of ``curve.csv``. A batch depends on the seed and the step alone, so a resumed training
+    ends where an uninterrupted one does.
+
+    Parameters
+    ----------
+    folder : Path
+    config : MDMConfig
+    training : MDMTraining
+    save_every : int
+    report : callable
+        Called with each row of the curve.
+
+    Returns
+    -------
+    MDM
+        With the averaged weights, in evaluation mode.
+
+    Raises
+    ------
+    ValueError
+        If the state in ``folder`` is damaged or of another configuration.
+    """
+    folder = Path(folder)
+    torch_generator = torch.Generator().manual_seed(training.seed)
+    model = MDM(config)
+    for parameter in model.parameters():  # initialised from our own generator, never the global one
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, std=0.02, generator=torch_generator)
+    average = MDM(config).requires_grad_(False)
+    average.load_state_dict(model.state_dict())
+    optimizers, step = make_optimizers(model, training), 0
+    if (folder / "state.safetensors").exists():
+        step = unpack_state(read_tensors(folder / "state.safetensors"), model, average, optimizers)
+    write_json(folder / "config.json", {"config": asdict(config), "training": asdict(training)})
+    grids = torch.from_numpy(generate_grids(training.n_grids, training.seed))
+    started, losses = time.perf_counter(), []
+    while step < training.steps:
+        losses.append(train_step(model, average, optimizers, grids, training, step))
+        step += 1
+        if step % save_every == 0 or step == training.steps:
+            row = {
+                "step": step,
+                "examples": step * training.batch_size,
+                "loss": float(np.mean(losses)),
+                **held_out_loss(average),
+                "seconds": time.perf_counter() - started,
+            }
+            write_tensors(folder / f"average_{step:07d}.safetensors", average.state_dict())
+            write_tensors(folder / "state.safetensors", pack_state(model, average, optimizers, step))
+            append_row(folder / "curve.csv", row)
+            report(row)
+            losses = []
+    return average.eval()
+
+
+def train_step(model, average, optimizers, grids: Tensor, training: MDMTraining, step: int) -> float:
+    """One optimiser step in bfloat16 autocast; returns the loss in nats per cell."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = training.lr * training.rate(step)
+    rng = np.random.default_rng([training.seed, step])
+    batch = grids[rng.integers(len(grids), size=training.batch_size)].long()
+    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = diffusion_loss(model, batch, generator, training.schedule)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    keep = min(training.ema, (step + 1) / (step + 10))
+    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - keep)
+    return loss.item()
+
+
+def append_row(path: Path, row: dict) -> None:
+    """Append a row to a CSV file, writing the header first if the file is new."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, row)
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
