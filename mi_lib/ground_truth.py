@@ -111,7 +111,7 @@ def probe_rows(
         base = torch.cat([marginals(model, chunk)[0] for chunk in tokens.split(batch_size)])  # (B, L, V)
         progress(len(tokens))
         p = base[owner, source].exp()  # (R, V)
-        row, value = (p >= tail).nonzero(as_tuple=True)
+        row, value = ((p >= tail) & (p > 0)).nonzero(as_tuple=True)  # an impossible value has no conditional
         shape = (len(owner), *base.shape[1:])
         spread, mixture, kl = base.new_zeros(shape[:2]), base.new_zeros(shape), base.new_zeros(shape[:2])
         for r, v in zip(row.split(batch_size), value.split(batch_size), strict=True):
@@ -131,7 +131,7 @@ def probe_rows(
     return DirectionalMI(
         entropy=(h_base - spread) * valid,
         mixture=(torch.special.entr(mixture).sum(-1) - spread) * valid,
-        kl=kl * valid,
+        kl=kl.where(valid, 0.0),
         passes=len(tokens) + len(row),
     )
 

@@ -90,18 +90,18 @@ def vocab_index(vocab: Tensor, size: int | None = None) -> Tensor:
 
 
 def check_tokens(model: MaskedModel, tokens: Tensor) -> Tensor:
-    """Return ``tokens`` if it is a batch of integer sequences, else say what is wrong.
+    """Return ``tokens`` if it is a batch of int64 sequences, else say what is wrong.
 
     Raises
     ------
     ValueError
-        If ``tokens`` is not an integer tensor of shape (B, L), or the model lacks ``mask_id`` or ``vocab``.
+        If ``tokens`` is not an int64 tensor of shape (B, L), or the model lacks ``mask_id`` or ``vocab``.
     """
     for name in ("mask_id", "vocab"):
         if getattr(model, name, None) is None:
             raise ValueError(f"{type(model).__name__} has no `{name}`; a MaskedModel needs mask_id and vocab")
-    if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
-        raise ValueError(f"tokens must be integers of shape (B, L), got {tokens.dtype} of shape {tuple(tokens.shape)}")
+    if tokens.dim() != 2 or tokens.dtype != torch.int64:
+        raise ValueError(f"tokens must be int64 of shape (B, L), got {tokens.dtype} of shape {tuple(tokens.shape)}")
     return tokens
 
 

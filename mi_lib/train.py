@@ -136,11 +136,9 @@ def train_mdm(
         If the state in ``folder`` is damaged or of another configuration.
     """
     folder = Path(folder)
-    torch_generator = torch.Generator().manual_seed(training.seed)
-    model = MDM(config)
-    for parameter in model.parameters():  # initialised from our own generator, never the global one
-        if parameter.dim() == 2:
-            nn.init.normal_(parameter, std=0.02, generator=torch_generator)
+    with torch.random.fork_rng(devices=[]):  # PyTorch's default initialisation, without touching the global generator
+        torch.manual_seed(training.seed)
+        model = MDM(config)
     average = MDM(config).requires_grad_(False)
     average.load_state_dict(model.state_dict())
     optimizers, step = make_optimizers(model, training), 0

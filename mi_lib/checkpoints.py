@@ -1,0 +1,33 @@
+"""The shipped models by name: MDMs and MI heads."""
+
+from pathlib import Path
+
+from mi_lib.artifacts import load_checkpoint, read_sidecar
+from mi_lib.head import HeadConfig, MIHead
+from mi_lib.mdm import MDM, MDMConfig
+
+
+def load_mdm(name: str, folder: Path | None = None) -> MDM:
+    """A Sudoku MDM in float32 and evaluation mode; a ValueError says what is wrong with the name or the file."""
+    return load_checkpoint(name, "mdm", lambda config: MDM(MDMConfig(**config)), folder)
+
+
+def load_head(name: str, model: str | None = None, folder: Path | None = None) -> MIHead:
+    """An MI head in float32 and evaluation mode.
+
+    Parameters
+    ----------
+    name : str
+    model : str, optional
+        Name of the masked model it will read; checked against the one it was trained for.
+    folder : Path, optional
+
+    Raises
+    ------
+    ValueError
+        If the checkpoint is unknown, damaged, or belongs to another model.
+    """
+    trained_for = read_sidecar(name, "head", folder)["model"]
+    if model is not None and trained_for != model:
+        raise ValueError(f"head {name!r} was trained for {trained_for!r}, not for {model!r}")
+    return load_checkpoint(name, "head", lambda config: MIHead(HeadConfig(**config)), folder)
