@@ -83,18 +83,22 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The git commit the code runs from, ``-dirty`` appended if the tree has changes; ``unknown`` outside git."""
+    """The git commit the code runs from, ``-dirty`` appended if tracked files other than results differ from it.
+
+    Outside a git checkout, ``unknown``.
+    """
+
+    def git(*arguments: str) -> subprocess.CompletedProcess:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
     try:
-        run = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
+        head = git("rev-parse", "--short=12", "HEAD")
+        clean = git("diff", "--quiet", "HEAD", "--", ".", ":(exclude)data/results").returncode == 0
+    except OSError:  # git itself is missing
         return "unknown"
-    return run.stdout.strip()
+    if head.returncode:
+        return "unknown"
+    return head.stdout.strip() + ("" if clean else "-dirty")
 
 
 def provenance(**extra) -> dict:

@@ -24,12 +24,12 @@ class HeadConfig:
 class MIHead(nn.Module):
     """Symmetric, non-negative MI predictor over pairs of masked positions.
 
-    With ``a_i`` the normed projection of hidden state i, the pair features ``(a_i + a_j, |a_i - a_j|, a_i * a_j)`` pass
-    through Linear(3h, h) - LayerNorm - GELU - Linear(h, 1) - softplus.
+    With ``a_i`` the normed projection of hidden state i, the pair features ``(a_i + a_j, |a_i - a_j|, a_i * a_j)``
+    pass through Linear(3h, h) - LayerNorm - GELU - Linear(h, 1) - softplus.
 
     Notes
     -----
-    The part of the first layer that acts on ``a_i + a_j`` is linear in each position, so it is computed once a position.
+    The part of the first layer that acts on ``a_i + a_j`` is linear in each position: it is computed once a position.
     """
 
     def __init__(self, config: HeadConfig = HeadConfig()):

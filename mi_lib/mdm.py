@@ -125,8 +125,8 @@ def mask_rate(t: Tensor, schedule: str = "linear") -> tuple[Tensor, Tensor]:
 def forward_process(tokens: Tensor, rate: Tensor, mask_id: int, generator: torch.Generator) -> Tensor:
     """Mask exactly ``ceil(rate * L)`` positions (at least one) of each sequence, chosen uniformly.
 
-    The paper's process (§3.2) masks each position independently with probability ``rate``; fixing the count has the same
-    expectation and less variance.
+    The paper's process (§3.2) masks each position independently with probability ``rate``; fixing the count has the
+    same expectation and less variance.
 
     Parameters
     ----------

@@ -89,7 +89,8 @@ def gumbel_noise(seeds: Iterable[int], length: int, size: int) -> Tensor:
     uniform = [
         torch.rand(length, size, dtype=torch.float64, generator=torch.Generator().manual_seed(int(s))) for s in seeds
     ]
-    return -torch.log(-torch.log(torch.stack(uniform).clamp(min=1e-300)))
+    stacked = torch.stack(uniform) if uniform else torch.empty(0, length, size, dtype=torch.float64)
+    return -torch.log(-torch.log(stacked.clamp(min=1e-300)))
 
 
 def decode(
@@ -148,9 +149,9 @@ def decode(
 def _decode_batch(model, tokens, policy, temperature, seeds, first, progress):
     B, L = tokens.shape
     tokens = tokens.clone()
-    nfe = torch.zeros(B, dtype=torch.long)
-    step = torch.full((B, L), -1)
-    certainty = torch.zeros(B, L)  # entropy when written, to rank positions written together
+    nfe = torch.zeros(B, dtype=torch.long, device=tokens.device)
+    step = torch.full((B, L), -1, device=tokens.device)
+    certainty = torch.zeros(B, L, device=tokens.device)  # entropy when written, to rank positions written together
     noise = gumbel_noise(seeds, L, len(model.vocab)).to(tokens.device) if temperature > 0 else None
     active = (tokens == model.mask_id).any(-1).nonzero().flatten()
     progress(B - len(active))
@@ -159,7 +160,7 @@ def _decode_batch(model, tokens, policy, temperature, seeds, first, progress):
         rows = active
 
         def probe(probed: Tensor, owner: Tensor, rows: Tensor = rows) -> MaskedOutput:
-            nfe.index_add_(0, rows[owner], torch.ones(len(owner), dtype=torch.long))
+            nfe.index_add_(0, rows[owner], torch.ones(len(owner), dtype=torch.long, device=nfe.device))
             return model(probed)
 
         current = tokens[rows]

@@ -1,0 +1,122 @@
+"""Scores of MI heads on fully probed held-out boards, beside baselines that look at no hidden state."""
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.linear_model import LinearRegression
+from torch import Tensor
+
+from mi_lib.ground_truth import check_estimator, symmetrize
+from mi_lib.head import MIHead
+from mi_lib.labels import Labels
+from mi_lib.masked import MaskedModel, marginals
+from mi_lib.metrics import mi_scores
+from mi_lib.sudoku import same_unit
+
+
+def true_matrices(labels: Labels, estimator: str) -> tuple[Tensor, Tensor]:
+    """Directional and symmetrised, clamped MI matrices of fully probed boards, both (N, L, L), in nats.
+
+    Raises
+    ------
+    ValueError
+        If a board is not fully probed (labels made with ``rows=0`` are).
+    """
+    check_estimator(estimator)
+    N, L = labels.tokens.shape
+    masked = labels.tokens == 0
+    if len(labels.owner) != int(masked.sum()):
+        raise ValueError(
+            f"{len(labels.owner)} rows for {int(masked.sum())} masked positions: label with rows=0 to score"
+        )
+    directional = torch.zeros(N, L, L)
+    directional[labels.owner, labels.source] = getattr(labels, estimator)
+    return directional, symmetrize(directional)
+
+
+@torch.inference_mode()
+def pair_table(model: MaskedModel, labels: Labels, estimator: str, heads: dict[str, MIHead]) -> pd.DataFrame:
+    """Every masked pair i < j of fully probed boards: what was probed, what is predicted, what the marginals say.
+
+    Parameters
+    ----------
+    model : MaskedModel
+    labels : Labels
+        Fully probed.
+    estimator : {"entropy", "mixture", "kl"}
+    heads : dict of MIHead
+
+    Returns
+    -------
+    DataFrame
+        Columns ``board``, ``i``, ``j``, ``masked`` (cells of the board), ``true``, ``overlap`` (the probability
+        ``sum_v p_i(v) p_j(v)`` that independent samples collide), ``row``, ``col``, ``box``, ``any`` (shared units) and
+        one column of predictions a head; MI in nats.
+    """
+    _, true = true_matrices(labels, estimator)
+    tokens = labels.tokens.long()
+    masked = tokens == model.mask_id
+    b, i, j = (masked[:, :, None] & masked[:, None, :]).triu(1).nonzero(as_tuple=True)
+    overlap, predicted = [], {name: [] for name in heads}
+    for chunk, keep in zip(tokens.split(64), masked.split(64), strict=True):
+        log_p, hidden = marginals(model, chunk)
+        overlap.append(log_p.exp() @ log_p.exp().transpose(-1, -2))
+        for name, head in heads.items():
+            predicted[name].append(head(hidden, keep))
+    columns = {"board": b, "i": i, "j": j, "masked": masked.sum(-1)[b], "true": true[b, i, j]}
+    columns |= {"overlap": torch.cat(overlap)[b, i, j]} | {k: torch.cat(v)[b, i, j] for k, v in predicted.items()}
+    units = {name: relation[i, j] for name, relation in same_unit().items()}
+    return pd.DataFrame({k: v.numpy() for k, v in columns.items()} | units)
+
+
+def baselines(fit: pd.DataFrame, test: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Predictions of three baselines on ``test``, fitted on the pairs ``fit``, in nats.
+
+    ``zero``; ``relation``: the mean MI of pairs with the same shared units; ``overlap``: linear in the marginals'
+    overlap, apart for pairs that share a unit and pairs that do not.
+    """
+
+    def features(frame: pd.DataFrame) -> np.ndarray:
+        unit = frame["any"].to_numpy(float)
+        return np.column_stack([frame["overlap"], frame["overlap"] * unit, unit])
+
+    relation = fit.groupby(["row", "col", "box"])["true"].mean().rename("mean").reset_index()
+    return {
+        "zero": np.zeros(len(test)),
+        "relation": test.merge(relation, on=["row", "col", "box"], how="left")["mean"].to_numpy(),
+        "overlap": LinearRegression().fit(features(fit), fit["true"]).predict(features(test)),
+    }
+
+
+def score_table(pairs: pd.DataFrame, heads: list[str]) -> pd.DataFrame:
+    """Scores of heads and baselines on the second half of the boards (baselines are fitted on the first half).
+
+    Returns
+    -------
+    DataFrame
+        A row a predictor: ``predictor``, ``r2``, ``spearman``, ``rmse``, ``auroc_unit``, ``n_boards``, ``n_pairs``.
+    """
+    middle = pairs["board"].max() // 2
+    fit, test = pairs[pairs["board"] <= middle], pairs[pairs["board"] > middle]
+    predictions = {name: test[name].to_numpy() for name in heads} | baselines(fit, test)
+    common = {"n_boards": test["board"].nunique(), "n_pairs": len(test)}
+    true, unit = test["true"].to_numpy(), test["any"].to_numpy()
+    return pd.DataFrame([{"predictor": k, **mi_scores(p, true, unit), **common} for k, p in predictions.items()])
+
+
+def directional_ceiling(labels: Labels, estimator: str) -> float:
+    """R2 of the symmetrised truth as a predictor of the directional rows a head is trained on."""
+    directional, symmetric = true_matrices(labels, estimator)
+    masked = labels.tokens == 0
+    pairs = masked[:, :, None] & masked[:, None, :] & ~torch.eye(masked.shape[1], dtype=torch.bool)
+    return mi_scores(symmetric[pairs].numpy(), directional[pairs].numpy())["r2"]
+
+
+def error_by_decile(pairs: pd.DataFrame, head: str) -> pd.DataFrame:
+    """Mean true and predicted MI and root mean squared error by decile of the true MI, in nats."""
+    frame = pairs.assign(decile=pd.qcut(pairs["true"].rank(method="first"), 10, labels=range(1, 11)))
+    frame["squared"] = (frame[head] - frame["true"]) ** 2
+    table = frame.groupby("decile", observed=True).agg(
+        true=("true", "mean"), predicted=(head, "mean"), squared=("squared", "mean")
+    )
+    return table.assign(rmse=np.sqrt(table.pop("squared"))).reset_index()

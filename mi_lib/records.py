@@ -1,0 +1,232 @@
+"""Recorded results: the only writer of ``data/results``, each table with the provenance to redo it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mi_lib.artifacts import CACHE, RESULTS, atomic_path, checkpoint_names, commit, provenance, read_sidecar, write_json
+from mi_lib.checkpoints import load_head, load_mdm
+from mi_lib.head_scores import directional_ceiling, error_by_decile, pair_table, score_table
+from mi_lib.labels import read_labels
+from mi_lib.masked import require
+from mi_lib.puzzles import load_puzzles
+from mi_lib.solving import TABLE1, Method, run_method
+
+Progress = Callable[[str, int, int], None]  # (what, done, total)
+TARGET_PASSES = (15.2, 9.7)  # the paper's MI-guided rows: methods are compared at equal passes
+GAMMA_GRID = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+N_MATCH = 200  # validation puzzles a point of the grid
+HEADS = ("entropy", "mixture", "zero")
+HELD_OUT_LABELS = "held_out"
+
+
+def write_result(name: str, frame: pd.DataFrame, compressed: bool = False, **parameters) -> Path:
+    """Write ``data/results/NAME.csv`` (``.csv.gz`` if compressed) and, with parameters, its JSON of provenance."""
+    path = RESULTS / f"{name}.csv{'.gz' if compressed else ''}"
+    with atomic_path(path) as temporary:
+        compression = {"method": "gzip", "mtime": 0} if compressed else None
+        frame.to_csv(temporary, index=False, compression=compression)
+    if parameters:
+        write_json(RESULTS / f"{name}.json", provenance(command=f"mi record {name}", **parameters))
+    return path
+
+
+def read_result(name: str) -> pd.DataFrame:
+    """A recorded table; a ValueError says how to make one that is missing."""
+    for path in (RESULTS / f"{name}.csv", RESULTS / f"{name}.csv.gz"):
+        if path.exists():
+            return pd.read_csv(path, keep_default_na=False, na_values=["nan", ""]).fillna({"parameters": ""})
+    raise ValueError(f"no recorded result {name!r} in {RESULTS}; `mi record {name}` makes it")
+
+
+def checkpoint_hashes(checkpoints: list[str]) -> dict[str, str]:
+    """SHA-256 of MDM checkpoints and of their heads."""
+    names = dict.fromkeys(checkpoints, "mdm")
+    names |= {n: "head" for n in checkpoint_names("head") if read_sidecar(n, "head")["model"] in checkpoints}
+    return {name: read_sidecar(name, kind)["sha256"] for name, kind in names.items()}
+
+
+def cached_run(checkpoint: str, method: Method, puzzle_set: int | str, n: int, progress: Progress) -> pd.DataFrame:
+    """Outcomes of one method on one puzzle set, from the cache if the same checkpoints made them."""
+    used = [checkpoint] + ([f"{checkpoint}_head_{method.head}"] if method.head in ("entropy", "mixture") else [])
+    key = "-".join(checkpoint_hashes([checkpoint])[name][:12] for name in used)
+    label = f"{method.name} {method.parameters}".strip()
+    path = CACHE / "runs" / f"{key}-{label.replace(' ', '_')}-{puzzle_set}-{n}.csv"
+    if not path.exists():
+        puzzles, _ = load_puzzles(puzzle_set, n)
+        done = 0
+
+        def step(finished: int) -> None:
+            nonlocal done
+            done += finished
+            progress(f"{checkpoint} {label} on set {puzzle_set}", done, n)
+
+        outcomes, seconds = run_method(checkpoint, method, puzzles, progress=step)
+        with atomic_path(path) as temporary:
+            outcomes.assign(seconds=seconds / n).to_csv(temporary, index=False)
+    return pd.read_csv(path)
+
+
+def run_table(checkpoint: str, methods: tuple[Method, ...], sets: list, n: int, progress: Progress) -> pd.DataFrame:
+    """Per-puzzle outcomes of several methods on several sets: checkpoint, method, parameters, seed, puzzle, ..."""
+    frames = []
+    for puzzle_set in sets:
+        for method in methods:
+            labels = {"checkpoint": checkpoint, "method": method.name, "parameters": method.parameters}
+            runs = cached_run(checkpoint, method, puzzle_set, n, progress)
+            frames.append(runs.assign(**labels, seed=puzzle_set))
+    return pd.concat(frames, ignore_index=True)
+
+
+def summarize(outcomes: pd.DataFrame) -> pd.DataFrame:
+    """Means a method and set: checkpoint, method, parameters, seed, n, passes, solved, seconds_per_puzzle."""
+    keys = ["checkpoint", "method", "parameters", "seed"]
+    return (
+        outcomes.groupby(keys, sort=False)
+        .agg(
+            n=("solved", "size"),
+            passes=("passes", "mean"),
+            solved=("solved", "mean"),
+            seconds_per_puzzle=("seconds", "mean"),
+        )
+        .reset_index()
+    )
+
+
+def record_gammas(checkpoints: list[str], progress: Progress) -> None:
+    """Passes and solve rate against gamma on validation puzzles, for every method with a budget."""
+    frames = []
+    for checkpoint in checkpoints:
+        methods = [Method("EB", gamma=g) for g in GAMMA_GRID]
+        methods += [Method("MI", gamma=g, lam=1.0, head=h) for h in HEADS for g in GAMMA_GRID]
+        frames.append(summarize(run_table(checkpoint, tuple(methods), ["validation"], N_MATCH, progress)))
+    frame = pd.concat(frames, ignore_index=True)
+    write_result("gammas", frame, n_puzzles=N_MATCH, checkpoints=checkpoint_hashes(checkpoints))
+
+
+def matched_methods(checkpoint: str) -> tuple[Method, ...]:
+    """Each budgeted method at the gammas that give ``TARGET_PASSES``, interpolated on the recorded validation grid."""
+    frame = read_result("gammas")
+    frame = frame[frame["checkpoint"] == checkpoint]
+    require(len(frame) > 0, "checkpoint", checkpoint, "one with recorded gammas (`mi record gammas`)")
+    methods = []
+    for (name, _), grid in frame.groupby(["method", frame["parameters"].str.replace(r"gamma=\S+", "", regex=True)]):
+        gamma = grid["parameters"].str.extract(r"gamma=(\S+)")[0].astype(float).to_numpy()
+        order = np.argsort(grid["passes"].to_numpy())
+        for target in TARGET_PASSES:
+            value = np.exp(np.interp(target, grid["passes"].to_numpy()[order], np.log(gamma)[order]))
+            head = grid["parameters"].str.extract(r"head=(\S+)")[0].iloc[0]
+            extra = {"lam": 1.0, "head": head} if name == "MI" else {}
+            methods.append(Method(name, gamma=round(float(value), 3), **extra))
+    return tuple(methods)
+
+
+def record_table1(checkpoints: list[str], progress: Progress, sets: tuple[int, ...] = (0,), n: int = 1000) -> None:
+    """Table 1 with added rows, and the per-puzzle outcomes beside it."""
+    started = time.perf_counter()
+    extra = (
+        *(Method("MI", gamma=g, lam=1.0, head=h) for h in ("mixture", "zero") for g in (0.3, 0.6)),
+        Method("Threshold", tau=0.9),
+    )
+    outcomes = []
+    for checkpoint in checkpoints:
+        rows = dict.fromkeys((*TABLE1, *extra, *matched_methods(checkpoint)))
+        outcomes.append(run_table(checkpoint, tuple(rows), list(sets), n, progress))
+    frame = pd.concat(outcomes, ignore_index=True)
+    columns = ["checkpoint", "method", "parameters", "seed", "puzzle", "solved", "passes"]
+    write_result("table1_puzzles", frame[columns], compressed=True)
+    write_result(
+        "table1",
+        summarize(frame),
+        n_puzzles=n,
+        puzzle_sets=list(sets),
+        checkpoints=checkpoint_hashes(checkpoints),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def cost_ratio(checkpoint: str, estimator: str, masked: int = 50, batch: int = 64, repeats: int = 20) -> dict:
+    """Time of the head over time of the MDM's pass, medians, at ``masked`` masked cells; seconds a batch."""
+    model, head = load_mdm(checkpoint), load_head(f"{checkpoint}_head_{estimator}", checkpoint)
+    _, grids = load_puzzles("validation", batch)
+    order = torch.rand(batch, 81, generator=torch.Generator().manual_seed(0)).argsort(-1)
+    hide = order < masked
+    tokens = torch.where(hide, model.mask_id, torch.from_numpy(grids).long())
+    times = {"pass": [], "head": []}
+    with torch.inference_mode():
+        hidden = model(tokens).hidden
+        for _ in range(repeats):
+            for name, run in (("pass", lambda: model(tokens)), ("head", lambda: head(hidden, hide))):
+                started = time.perf_counter()
+                run()
+                times[name].append(time.perf_counter() - started)
+    return {
+        "pass_seconds": float(np.median(times["pass"])),
+        "head_seconds": float(np.median(times["head"])),
+        "cost_ratio": float(np.median(times["head"]) / np.median(times["pass"])),
+    }
+
+
+def record_head_metrics(checkpoints: list[str], progress: Progress) -> None:
+    """Scores of every shipped head and of the baselines on held-out, fully probed boards; errors by decile."""
+    scores, deciles = [], []
+    for checkpoint in checkpoints:
+        labels = read_labels(CACHE / "labels" / f"{checkpoint}_{HELD_OUT_LABELS}")
+        model = load_mdm(checkpoint)
+        for n, estimator in enumerate(("entropy", "mixture")):
+            progress(f"{checkpoint} {estimator}", n + 1, 2)
+            pairs = pair_table(
+                model, labels, estimator, {"head": load_head(f"{checkpoint}_head_{estimator}", checkpoint)}
+            )
+            common = {"checkpoint": checkpoint, "estimator": estimator}
+            ratio = cost_ratio(checkpoint, estimator)
+            table = score_table(pairs, ["head"]).assign(ceiling_r2=directional_ceiling(labels, estimator), **common)
+            for column, value in ratio.items():
+                table[column] = np.where(table["predictor"] == "head", value, np.nan)
+            scores.append(table)
+            deciles.append(error_by_decile(pairs, "head").assign(**common))
+    frame = pd.concat(scores, ignore_index=True)
+    first = ["checkpoint", "estimator", "predictor", "r2", "spearman", "auroc_unit", "cost_ratio"]
+    hashes = checkpoint_hashes(checkpoints)
+    write_result("head_deciles", pd.concat(deciles, ignore_index=True), checkpoints=hashes)
+    write_result("head_metrics", frame[first + [c for c in frame if c not in first]], checkpoints=hashes)
+
+
+RECORDS: dict[str, Callable] = {
+    "gammas": record_gammas,
+    "head_metrics": record_head_metrics,
+    "table1": record_table1,
+}
+
+
+def record(name: str, checkpoints: list[str] | None = None, progress: Progress = lambda *_: None, **options) -> None:
+    """Redo a recorded result.
+
+    Parameters
+    ----------
+    name : str
+        One of ``RECORDS``.
+    checkpoints : list of str, optional
+        MDM checkpoints with heads; all shipped ones by default.
+    progress : callable
+        Called with what runs, how much is done and of how much.
+    **options
+        Of the record's own function.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or the working tree has changes: a recorded number names the commit that made it.
+    """
+    require(name in RECORDS, "name", name, f"one of {tuple(RECORDS)}")
+    if commit().endswith("-dirty"):
+        raise ValueError(
+            "the working tree has uncommitted changes: commit them, so that the record can name its commit"
+        )
+    if checkpoints is None:
+        checkpoints = sorted({read_sidecar(head, "head")["model"] for head in checkpoint_names("head")})
+    RECORDS[name](checkpoints, progress, **options)
