@@ -76,6 +76,14 @@ def write_json(path: Path, data: dict) -> None:
         temporary.write_text(json.dumps(data, indent=1) + "\n")
 
 
+def read_json(path: Path) -> dict:
+    """Read a JSON file; a ValueError names it if it is damaged."""
+    try:
+        return json.loads(Path(path).read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged or not JSON ({error}); restore it or make it again") from None
+
+
 def versions() -> dict[str, str]:
     """Versions of what numbers depend on."""
     names = ("torch", "numpy", "scipy", "scikit-learn", "numba", "safetensors")
@@ -116,7 +124,7 @@ def checkpoint_names(kind: str | None = None, folder: Path | None = None) -> lis
     """Names of the shipped checkpoints, of one ``kind`` ("mdm", "head") if given."""
     names = []
     for sidecar in sorted(Path(folder or CHECKPOINTS).glob("*.json")):
-        if kind is None or json.loads(sidecar.read_text()).get("kind") == kind:
+        if kind is None or read_json(sidecar).get("kind") == kind:
             names.append(sidecar.stem)
     return names
 
@@ -155,7 +163,7 @@ def read_sidecar(name: str, kind: str, folder: Path | None = None) -> dict:
     known = checkpoint_names(kind, folder)
     if name not in known:
         raise ValueError(f"unknown {kind} checkpoint {name!r}, expected one of {known}")
-    return json.loads(sidecar.read_text())
+    return read_json(sidecar)
 
 
 def load_checkpoint(name: str, kind: str, build: Callable[[dict], nn.Module], folder: Path | None = None) -> nn.Module:
@@ -179,7 +187,7 @@ def load_checkpoint(name: str, kind: str, build: Callable[[dict], nn.Module], fo
     path = Path(folder or CHECKPOINTS) / f"{name}.safetensors"
     if not path.is_file():
         raise ValueError(f"checkpoint {name!r} has no weights: {path} is missing")
-    if sha256(path) != meta["sha256"]:
+    if sha256(path) != meta.get("sha256"):
         raise ValueError(f"checkpoint {path} is corrupted: its sha256 is not the one in {path.stem}.json")
     module = build(meta["config"])
     load_weights(module, read_tensors(path), str(path))

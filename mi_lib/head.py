@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-CHUNK = 2_048  # pairs at once in inference: their features stay in a core's cache
+CHUNK = 1_024  # pairs at once in inference: their features stay in a core's cache
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,16 @@ class MIHead(nn.Module):
         self.norm_pair = nn.LayerNorm(h)
         self.out = nn.Linear(h, 1)
 
-    def embed(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Per-position features: ``a`` and the first layer's share of it, both (..., h)."""
+    def embed(self, hidden: Tensor) -> Tensor:
+        """Per-position features, (P, 2h): ``a``, and the first layer's share of it (with half the bias)."""
         a = self.norm(self.project(self.norm_hidden(hidden)))
-        return a, F.linear(a, self.pair.weight[:, : self.config.h])
+        return torch.cat([a, F.linear(a, self.pair.weight[:, : self.config.h], self.pair.bias / 2)], -1)
 
-    def score(self, a_i: Tensor, a_j: Tensor, u: Tensor) -> Tensor:
-        """MI of pairs from features (N, h) and ``u``, the first layer's share of ``a_i + a_j``; shape (N,)."""
-        features = torch.cat([(a_i - a_j).abs(), a_i * a_j], -1)
-        x = torch.addmm(u + self.pair.bias, features, self.pair.weight[:, self.config.h :].T)
+    def score(self, e_i: Tensor, e_j: Tensor) -> Tensor:
+        """MI of pairs from the two positions' features (N, 2h); shape (N,)."""
+        h = self.config.h
+        features = torch.cat([(e_i[:, :h] - e_j[:, :h]).abs(), e_i[:, :h] * e_j[:, :h]], -1)
+        x = torch.addmm(e_i[:, h:] + e_j[:, h:], features, self.pair.weight[:, h:].T)
         return F.softplus(self.out(F.gelu(self.norm_pair(x)))).squeeze(-1)
 
     def pairs(self, hidden: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -68,8 +69,8 @@ class MIHead(nn.Module):
         -------
         Tensor of shape (N,)
         """
-        a, u = self.embed(hidden)
-        scores = [self.score(a[m], a[n], u[m] + u[n]) for m, n in zip(i.split(CHUNK), j.split(CHUNK), strict=True)]
+        e = self.embed(hidden)
+        scores = [self.score(e[m], e[n]) for m, n in zip(i.split(CHUNK), j.split(CHUNK), strict=True)]
         return torch.cat(scores) if scores else hidden.new_zeros(0)
 
     def forward(self, hidden: Tensor, masked: Tensor) -> Tensor:

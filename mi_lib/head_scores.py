@@ -89,15 +89,15 @@ def baselines(fit: pd.DataFrame, test: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def score_table(pairs: pd.DataFrame, heads: list[str]) -> pd.DataFrame:
-    """Scores of heads and baselines on the second half of the boards (baselines are fitted on the first half).
+    """Scores of heads and baselines on the last two thirds of the boards; baselines are fitted on the first third.
 
     Returns
     -------
     DataFrame
         A row a predictor: ``predictor``, ``r2``, ``spearman``, ``rmse``, ``auroc_unit``, ``n_boards``, ``n_pairs``.
     """
-    middle = pairs["board"].max() // 2
-    fit, test = pairs[pairs["board"] <= middle], pairs[pairs["board"] > middle]
+    third = (pairs["board"].max() + 1) // 3
+    fit, test = pairs[pairs["board"] < third], pairs[pairs["board"] >= third]
     predictions = {name: test[name].to_numpy() for name in heads} | baselines(fit, test)
     common = {"n_boards": test["board"].nunique(), "n_pairs": len(test)}
     true, unit = test["true"].to_numpy(), test["any"].to_numpy()

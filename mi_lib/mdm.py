@@ -156,7 +156,7 @@ def diffusion_loss(model: MDM, tokens: Tensor, generator: torch.Generator, sched
     ----------
     model : MDM
     tokens : LongTensor of shape (B, L)
-        Clean sequences.
+        Clean sequences in random order: times are stratified, the k-th of them lies in [k / B, (k + 1) / B).
     generator : torch.Generator
         Source of times and masks.
     schedule : {"linear", "cosine"}

@@ -14,7 +14,7 @@ from mi_lib.head_scores import directional_ceiling, error_by_decile, pair_table,
 from mi_lib.labels import read_labels
 from mi_lib.masked import require
 from mi_lib.puzzles import load_puzzles
-from mi_lib.solving import TABLE1, Method, run_method
+from mi_lib.solving import Method, run_method, table1_methods
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 TARGET_PASSES = (15.2, 9.7)  # the paper's MI-guided rows: methods are compared at equal passes
@@ -108,37 +108,46 @@ def record_gammas(checkpoints: list[str], progress: Progress) -> None:
     write_result("gammas", frame, n_puzzles=N_MATCH, checkpoints=checkpoint_hashes(checkpoints))
 
 
-def matched_methods(checkpoint: str) -> tuple[Method, ...]:
-    """Each budgeted method at the gammas that give ``TARGET_PASSES``, interpolated on the recorded validation grid."""
+def matched_methods(checkpoint: str) -> dict[float, tuple[Method, ...]]:
+    """Each budgeted method at the gamma that gives each of ``TARGET_PASSES`` on the recorded validation grid.
+
+    Returns
+    -------
+    dict
+        From passes to methods: MI with the entropy head first, then the mixture head, MI of zero, EB.
+    """
     frame = read_result("gammas")
     frame = frame[frame["checkpoint"] == checkpoint]
     require(len(frame) > 0, "checkpoint", checkpoint, "one with recorded gammas (`mi record gammas`)")
-    methods = []
-    for (name, _), grid in frame.groupby(["method", frame["parameters"].str.replace(r"gamma=\S+", "", regex=True)]):
-        gamma = grid["parameters"].str.extract(r"gamma=(\S+)")[0].astype(float).to_numpy()
-        order = np.argsort(grid["passes"].to_numpy())
-        for target in TARGET_PASSES:
-            value = np.exp(np.interp(target, grid["passes"].to_numpy()[order], np.log(gamma)[order]))
-            head = grid["parameters"].str.extract(r"head=(\S+)")[0].iloc[0]
-            extra = {"lam": 1.0, "head": head} if name == "MI" else {}
-            methods.append(Method(name, gamma=round(float(value), 3), **extra))
-    return tuple(methods)
+    values = frame["parameters"].str.extract(r"gamma=(?P<gamma>\S+)(?:.*head=(?P<head>\S+))?")
+    grid = frame.assign(gamma=values["gamma"].astype(float), head=values["head"].fillna("EB")).sort_values("passes")
+    matched = {}
+    for target in TARGET_PASSES:
+        gammas = {
+            head: round(float(np.exp(np.interp(target, points["passes"], np.log(points["gamma"])))), 3)
+            for head, points in grid.groupby("head")
+        }
+        guided = tuple(Method("MI", gamma=gammas[head], lam=1.0, head=head) for head in HEADS if head in gammas)
+        matched[target] = (*guided, Method("EB", gamma=gammas["EB"]))
+    return matched
+
+
+def added_methods(checkpoint: str) -> tuple[Method, ...]:
+    """The rows that Table 1 gets beside the paper's: other heads at its gammas, a modern baseline, matched budgets."""
+    other = (Method("MI", gamma=g, lam=1.0, head=h) for h in ("mixture", "zero") for g in (0.3, 0.6))
+    matched = (method for methods in matched_methods(checkpoint).values() for method in methods)
+    return tuple(dict.fromkeys((*other, Method("Threshold", tau=0.9), *matched)))
 
 
 def record_table1(checkpoints: list[str], progress: Progress, sets: tuple[int, ...] = (0,), n: int = 1000) -> None:
     """Table 1 with added rows, and the per-puzzle outcomes beside it."""
-    started = time.perf_counter()
-    extra = (
-        *(Method("MI", gamma=g, lam=1.0, head=h) for h in ("mixture", "zero") for g in (0.3, 0.6)),
-        Method("Threshold", tau=0.9),
-    )
-    outcomes = []
+    started, outcomes = time.perf_counter(), []
     for checkpoint in checkpoints:
-        rows = dict.fromkeys((*TABLE1, *extra, *matched_methods(checkpoint)))
-        outcomes.append(run_table(checkpoint, tuple(rows), list(sets), n, progress))
+        methods = (*table1_methods(), *added_methods(checkpoint))
+        outcomes.append(run_table(checkpoint, methods, list(sets), n, progress))
     frame = pd.concat(outcomes, ignore_index=True)
-    columns = ["checkpoint", "method", "parameters", "seed", "puzzle", "solved", "passes"]
-    write_result("table1_puzzles", frame[columns], compressed=True)
+    columns = ["checkpoint", "method", "parameters", "seed", "puzzle", "solved", "passes", "seconds"]
+    write_result("table1_puzzles", frame[columns].round({"seconds": 6}), compressed=True)
     write_result(
         "table1",
         summarize(frame),
@@ -147,6 +156,15 @@ def record_table1(checkpoints: list[str], progress: Progress, sets: tuple[int, .
         checkpoints=checkpoint_hashes(checkpoints),
         seconds=time.perf_counter() - started,
     )
+
+
+def recorded_outcomes(checkpoint: str, seed: int | None = None, n: int | None = None) -> pd.DataFrame:
+    """Recorded outcomes of a checkpoint, a row a method and puzzle; of one puzzle set, of its first ``n`` puzzles."""
+    frame = read_result("table1_puzzles")
+    frame = frame[frame["checkpoint"] == checkpoint]
+    frame = frame if seed is None else frame[frame["seed"] == seed]
+    require(len(frame) > 0, "checkpoint and seed", (checkpoint, seed), "recorded ones (`mi record table1`)")
+    return frame if n is None else frame[frame["puzzle"] < n]
 
 
 def cost_ratio(checkpoint: str, estimator: str, masked: int = 50, batch: int = 64, repeats: int = 20) -> dict:

@@ -158,8 +158,13 @@ def generate_puzzles(n: int, seed: int, clues: tuple[int, int] = (24, 30)) -> tu
 
 def solutions(puzzle: np.ndarray, limit: int = 2) -> np.ndarray:
     """Up to ``limit`` solutions of a puzzle, shape (n, 81); empty if it has none."""
+    puzzle = np.asarray(puzzle)
+    if puzzle.shape != (SIZE,) or not np.isin(puzzle, range(10)).all():  # compiled code checks no bounds
+        raise ValueError(f"puzzle has shape {puzzle.shape} and values {np.unique(puzzle)}, expected (81,) and 0-9")
+    if limit < 1:
+        raise ValueError(f"limit={limit}, expected at least 1")
     out = np.zeros((limit, 81), np.uint8)
-    found = _search(np.asarray(puzzle, np.uint8), limit, False, np.random.default_rng(0), out)
+    found = _search(puzzle.astype(np.uint8), limit, False, np.random.default_rng(0), out)
     return out[:found]
 
 

@@ -91,5 +91,13 @@ def canonical_form(grids: np.ndarray) -> np.ndarray:
     Returns
     -------
     ndarray of shape (n, 81), uint8
+
+    Raises
+    ------
+    ValueError
+        If the grids are not of that shape or hold anything but the digits 1-9.
     """
+    grids = np.asarray(grids)
+    if grids.ndim != 2 or grids.shape[1] != 81 or not np.isin(grids, range(1, 10)).all():  # compiled: no bounds checked
+        raise ValueError(f"grids of shape {grids.shape}, expected (n, 81) with digits 1-9")
     return _canonical_all(np.ascontiguousarray(grids, np.uint8))

@@ -79,6 +79,19 @@ def paired_table(outcomes: pd.DataFrame, pairs: list[tuple[tuple[str, str], tupl
     return pd.DataFrame(rows)
 
 
+def families(table: pd.DataFrame) -> pd.DataFrame:
+    """``table`` with ``method`` replaced by the curve a row belongs to (MI-guided rows: one a head), by passes."""
+    head = table["parameters"].str.extract(r"head=(\S+)")[0]
+    names = {"zero": "budget rule, MI = 0", "entropy": "MI, entropy head", "mixture": "MI, mixture head"}
+    return table.assign(method=head.map(names).fillna(table["method"])).sort_values(["method", "passes"])
+
+
+def show(table: pd.DataFrame, digits: int = 1, **finer: int):
+    """A table for the page, without its index: ``digits`` after the point, more for the columns in ``finer``."""
+    formats = {c: f"{{:.{finer.get(c, digits)}f}}" for c in table.select_dtypes("float")}
+    return table.style.hide(axis="index").format(formats, na_rep="")
+
+
 def verdict(low: float, high: float) -> str:
     """Whether a difference is above zero by its interval: "yes", "no" or "not resolved"."""
     if low > 0:

@@ -1,6 +1,8 @@
 """Training of the Sudoku MDM: resumable, with an exponential moving average of the weights."""
 
+import copy
 import csv
+import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -10,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mi_lib.artifacts import load_weights, read_tensors, write_json, write_tensors
+from mi_lib.artifacts import load_weights, read_json, read_tensors, save_checkpoint, write_json, write_tensors
+from mi_lib.masked import require
 from mi_lib.mdm import MDM, MDMConfig, diffusion_loss, forward_process, masked_cross_entropy
 from mi_lib.sudoku import generate_grids
 
@@ -98,7 +101,8 @@ def held_out_loss(model: MDM, masked_cells: tuple[int, ...] = (20, 40, 54), n: i
     with torch.inference_mode():
         for count in masked_cells:
             generator = torch.Generator().manual_seed(count)
-            noisy = forward_process(grids, torch.full((n,), count / grids.shape[1]), model.mask_id, generator)
+            rate = torch.full((n,), (count - 0.5) / grids.shape[1])  # its ceiling is the count, whatever the rounding
+            noisy = forward_process(grids, rate, model.mask_id, generator)
             losses[f"nats_{count}"] = masked_cross_entropy(model, noisy, grids).mean().item()
     return losses
 
@@ -135,14 +139,15 @@ def train_mdm(
     ValueError
         If the state in ``folder`` is damaged or of another configuration.
     """
+    require(save_every >= 1, "save_every", save_every, "at least 1")
     folder = Path(folder)
     with torch.random.fork_rng(devices=[]):  # PyTorch's default initialisation, without touching the global generator
         torch.manual_seed(training.seed)
         model = MDM(config)
-    average = MDM(config).requires_grad_(False)
-    average.load_state_dict(model.state_dict())
+    average = copy.deepcopy(model).requires_grad_(False)
     optimizers, step = make_optimizers(model, training), 0
     if (folder / "state.safetensors").exists():
+        check_resumable(folder / "config.json", config, training)
         step = unpack_state(read_tensors(folder / "state.safetensors"), model, average, optimizers)
     write_json(folder / "config.json", {"config": asdict(config), "training": asdict(training)})
     grids = torch.from_numpy(generate_grids(training.n_grids, training.seed))
@@ -166,6 +171,17 @@ def train_mdm(
     return average.eval()
 
 
+def check_resumable(path: Path, config: MDMConfig, training: MDMTraining) -> None:
+    """Raise a ValueError unless a training started with this configuration; its length and rates may change."""
+    if not path.exists():
+        return
+    held, free = read_json(path), ("steps", "lr", "warmup", "decay", "weight_decay", "clip", "ema")
+    for part, now in (("config", asdict(config)), ("training", asdict(training))):
+        for name, value in now.items():
+            if name not in free and held[part].get(name, value) != value:
+                raise ValueError(f"{name}={value!r}, but the training in {path.parent} has {held[part][name]!r}")
+
+
 def train_step(model, average, optimizers, grids: Tensor, training: MDMTraining, step: int) -> float:
     """One optimiser step in bfloat16 autocast; returns the loss in nats per cell."""
     for optimizer in optimizers:
@@ -182,7 +198,8 @@ def train_step(model, average, optimizers, grids: Tensor, training: MDMTraining,
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     keep = min(training.ema, (step + 1) / (step + 10))
-    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - keep)
+    with torch.no_grad():  # else the average becomes part of an ever longer graph
+        torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - keep)
     return loss.item()
 
 
@@ -194,3 +211,33 @@ def append_row(path: Path, row: dict) -> None:
         if new:
             writer.writeheader()
         writer.writerow(row)
+
+
+def ship_snapshot(folder: Path, step: int, name: str, checkpoints: Path | None = None, **meta) -> None:
+    """Make a checkpoint of the averaged weights that a training had at ``step``.
+
+    Parameters
+    ----------
+    folder : Path
+        Of ``train_mdm``.
+    step : int
+        One at which it saved.
+    name : str
+        Of the checkpoint.
+    checkpoints : Path, optional
+        Where it goes; ``data/checkpoints`` by default.
+    **meta
+        Added to the sidecar, such as validation results.
+    """
+    folder = Path(folder)
+    saved = sorted(int(path.stem.removeprefix("average_")) for path in folder.glob("average_*.safetensors"))
+    if step not in saved:
+        raise ValueError(f"step={step}, but {folder} has snapshots at {saved}")
+    plan = json.loads((folder / "config.json").read_text())
+    model = MDM(MDMConfig(**plan["config"]))
+    load_weights(model, read_tensors(folder / f"average_{step:07d}.safetensors"), str(folder))
+    with (folder / "curve.csv").open() as file:
+        row = next(row for row in csv.DictReader(file) if int(row["step"]) == step)
+    losses = {key: float(value) for key, value in row.items() if key.startswith("nats_")}
+    extra = {"step": step, "examples": int(row["examples"]), "held_out": losses, **meta}
+    save_checkpoint(name, model, "mdm", plan["config"], checkpoints, training=plan["training"], **extra)
