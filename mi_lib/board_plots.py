@@ -26,7 +26,8 @@ def _luminance(rgba) -> float:
 
 def draw_grid(ax: Axes) -> Axes:
     """Empty board: thin lines around cells, thick ones around boxes, rows and columns numbered from one."""
-    ax.set(xlim=(-0.06, 9.06), ylim=(9.06, -0.06), aspect="equal")
+    ax.set(xlim=(-0.06, 9.06), ylim=(9.06, -0.06))
+    ax.set_box_aspect(1)
     for k in range(10):
         style = {"color": INK, "lw": 2.0 if k % 3 == 0 else 0.6, "zorder": 2, "solid_capstyle": "projecting"}
         ax.plot([k, k], [0, 9], **style)
@@ -99,7 +100,7 @@ def _draw_map(ax: Axes, values, board, cmap, vmax, label):
     top = vmax if vmax is not None else float(shown.max()) if shown.count() else 1.0
     cmap = cmap.copy()
     cmap.set_bad(OBSERVED)
-    image = ax.imshow(shown, cmap=cmap, vmin=0, vmax=top or 1.0, extent=(0, 9, 9, 0), zorder=1)
+    image = ax.imshow(shown, cmap=cmap, vmin=0, vmax=top or 1.0, extent=(0, 9, 9, 0), zorder=1, aspect="auto")
     ax.set(xlim=(-0.06, 9.06), ylim=(9.06, -0.06))
     ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03, label=label)
     return image
@@ -171,7 +172,7 @@ def draw_mi_from(
         rgba = image.cmap(image.norm(mi_row[partner]))
         color = INK if _luminance(rgba) > 0.5 else PAPER
         text = f"{mi_row[partner]:.2f}".lstrip("0")
-        ax.text(*_centre(partner), text, ha="center", va="center", size=11, weight="bold", color=color, zorder=6)
+        ax.text(*_centre(partner), text, ha="center", va="center", size=9, weight="bold", color=color, zorder=6)
     if highlight is not None:
         draw_box(ax, highlight)
     return ax
@@ -209,7 +210,7 @@ def draw_arcs(
     norm = Normalize(0, vmax if vmax is not None else max(mi.max(initial=0), 1e-9))
     for k in np.argsort(mi):  # the strongest on top
         (xa, ya), (xb, yb) = _centre(pairs[k][0]), _centre(pairs[k][1])
-        bend = 0.9 / max(2.0, np.hypot(xb - xa, yb - ya))  # all arcs rise about as high
+        bend = 1.2 / max(2.0, np.hypot(xb - xa, yb - ya))  # all arcs rise about as high
         share = float(norm(mi[k]))
         arc = FancyArrowPatch(
             (xa, ya),

@@ -186,6 +186,27 @@ class State:
     pair: tuple[int, ...] = ()
     digit: int = 0
 
+    def cells(self, mi: np.ndarray, cell: int = -1) -> tuple[int, int]:
+        """The cell whose MI map is drawn, and its partner.
+
+        Parameters
+        ----------
+        mi : ndarray of shape (81, 81)
+        cell : int
+            ``-1``: the first of the pair, or without one the cell with the largest MI in sum. The partner is the
+            other of the pair if ``cell`` is one of them, else the cell with the largest MI.
+
+        Raises
+        ------
+        ValueError
+            If the cell is not empty.
+        """
+        if cell < 0:
+            cell = self.pair[0] if self.pair else int(mi.sum(1).argmax())
+        require(int(self.board[cell]) == 0, "cell", cell, f"an empty cell, one of {np.flatnonzero(self.board == 0)}")
+        others = [c for c in self.pair if c != cell]
+        return cell, others[0] if len(others) == 1 else int(mi[cell].argmax())
+
 
 def choose_state(model: MaskedModel, recorded: pd.DataFrame, checkpoint: str, puzzle: int, step: int) -> State:
     """The recorded state of a checkpoint, or any step of the sequential decode of any test puzzle.

@@ -30,6 +30,7 @@ class HeadTraining:
         require(self.epochs >= 1, "epochs", self.epochs, "at least 1")
         require(self.boards_per_batch >= 1, "boards_per_batch", self.boards_per_batch, "at least 1")
         require(self.lr > 0, "lr", self.lr, "above 0")
+        require(0 <= self.warmup < 1, "warmup", self.warmup, "a share below 1")
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,9 @@ def train_head(
     start = torch.searchsorted(pairs.board, torch.arange(n_boards + 1))  # pairs of board b: start[b] to start[b + 1]
     per_epoch = -(-n_boards // training.boards_per_batch)
     total = training.epochs * per_epoch
+    warmup = training.warmup if training.warmup * total != 1 else 0.0  # OneCycleLR divides by zero at a single step
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, training.lr, total_steps=total, pct_start=training.warmup, cycle_momentum=False
+        optimizer, training.lr, total_steps=total, pct_start=warmup, cycle_momentum=False
     )
     for epoch in range(training.epochs):
         rng = np.random.default_rng([training.seed, epoch])

@@ -9,7 +9,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from mi_lib.artifacts import checkpoint_names
 from mi_lib.belief import mean_by_relation
+from mi_lib.checkpoints import load_mdm
 from mi_lib.ground_truth import ESTIMATORS, DirectionalMI, diagnose, probe_rows
 from mi_lib.head_scores import true_matrices
 from mi_lib.labels import Labels
@@ -17,6 +19,8 @@ from mi_lib.masked import MaskedModel, require
 from mi_lib.mdm import MDM, MDMConfig
 from mi_lib.puzzles import load_puzzles
 from mi_lib.sudoku import same_unit
+
+CONTROL = "sudoku_control"  # a small MDM with one learned vector a cell: nothing gives it rows, columns and boxes
 
 Progress = Callable[[int], None]
 
@@ -65,6 +69,12 @@ def untrained_mdm(seed: int = 0, config: MDMConfig = MDMConfig()) -> MDM:  # noq
         return MDM(config).eval().requires_grad_(False)
 
 
+def relation_models(checkpoints: list[str]) -> dict[str, MaskedModel]:
+    """The named MDMs and their controls: an untrained one, and, if shipped, the small one with learned positions."""
+    names = dict.fromkeys([*checkpoints, *(name for name in checkpoint_names("mdm") if name == CONTROL)])
+    return {**{name: load_mdm(name) for name in names}, "untrained": untrained_mdm()}
+
+
 def relations_table(
     models: dict[str, MaskedModel],
     n_boards: int = 40,
@@ -110,6 +120,18 @@ def unit_auroc(mi: np.ndarray, masked: np.ndarray) -> float:
     valid = np.triu(masked[:, None] & masked, 1)
     shares = same_unit()["any"][valid]
     return float(roc_auc_score(shares, mi[valid])) if 0 < shares.sum() < len(shares) else np.nan
+
+
+def masked_pairs(board: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs i < j of empty cells of a board, as two arrays of cells."""
+    empty = np.asarray(board) == 0
+    return np.nonzero(np.triu(empty[:, None] & empty, 1))
+
+
+def strongest_pairs(mi: np.ndarray, n: int) -> np.ndarray:
+    """The ``n`` pairs of cells with the largest MI, shape (n, 2), the largest first."""
+    pairs = np.stack(np.triu_indices(len(mi), 1), 1)
+    return pairs[np.argsort(-mi[pairs[:, 0], pairs[:, 1]], kind="stable")[:n]]
 
 
 def diagnostics_table(directional: DirectionalMI, masked: Tensor) -> pd.DataFrame:

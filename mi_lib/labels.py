@@ -1,6 +1,5 @@
 """MI labels for training a head: states to probe, and row-probed shards that survive interruption."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mi_lib.artifacts import read_tensors, write_json, write_tensors
+from mi_lib.artifacts import read_json, read_tensors, write_json, write_tensors
 from mi_lib.ground_truth import ESTIMATORS, probe_rows
 from mi_lib.masked import MaskedModel, require
 from mi_lib.mdm import forward_process
@@ -134,17 +133,18 @@ def make_labels(
     Raises
     ------
     ValueError
-        If ``folder`` holds labels made otherwise.
+        If ``folder`` holds labels made otherwise, or ``rank`` is out of range.
     """
+    require(0 <= rank < n_ranks, "rank", rank, f"0 to n_ranks - 1, with n_ranks={n_ranks}")
     folder = Path(folder)
     plan = asdict(labelling) | {"n_boards": None}  # a folder may grow
     sidecar = folder / "labels.json"
     if sidecar.exists():
-        held = json.loads(sidecar.read_text())
+        held = read_json(sidecar)
         for key in plan:
-            if held[key] != plan[key]:
+            if held.get(key) != plan[key]:
                 raise ValueError(
-                    f"{folder} holds labels with {key}={held[key]!r}, not {plan[key]!r}; use another folder"
+                    f"{folder} holds labels with {key}={held.get(key)!r}, not {plan[key]!r}; use another folder"
                 )
     else:
         write_json(sidecar, plan)
@@ -172,6 +172,7 @@ def read_labels(folder: Path, n_boards: int | None = None) -> Labels:
     ValueError
         If there are no shards, fewer boards than asked for, or a shard is damaged (the message names it).
     """
+    require(n_boards is None or n_boards >= 1, "n_boards", n_boards, "at least 1")
     paths = sorted(Path(folder).glob("shard_*.safetensors"))
     if not paths:
         raise ValueError(f"{folder} holds no label shards; `mi label` makes them")

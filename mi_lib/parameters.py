@@ -72,6 +72,7 @@ PARAMETERS: dict[str, Parameter] = {
     "step": _integer(0),
     "cell": _integer(0, N_CELLS - 1, "the index of a cell,"),
     "gamma": Parameter(list, "a list of numbers >= 0 (nats)", lambda v: v >= 0, items=float),
+    "gamma_eb": Parameter(list, "a list of numbers >= 0 (nats)", lambda v: v >= 0, items=float),
     "lam": Parameter(float, "a number >= 0", lambda v: v >= 0),
     "k": Parameter(list, "a list of integers >= 1", lambda v: v >= 1, items=int),
     "tau": Parameter(float, "a probability", lambda v: 0 <= v <= 1),

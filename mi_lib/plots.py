@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, PercentFormatter
 
-from mi_lib.board_plots import INK, MI_MAP
+from mi_lib.board_plots import ARC_MAP, INK, MI_MAP
 
 # Wong's colour-blind-safe palette; marker and dash tell methods apart without colour.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
@@ -34,14 +34,13 @@ def set_style(font_size: float = 12) -> None:
             "figure.dpi": 120,
             "figure.facecolor": "white",
             "savefig.facecolor": "white",
-            "figure.constrained_layout.use": True,
         }
     )
 
 
 def panels(rows: int = 1, columns: int = 1, width: float = 6.4, aspect: float = 0.75):
     """A figure and its axes: ``width`` inches wide, each panel ``aspect`` times as high as wide."""
-    return plt.subplots(rows, columns, figsize=(width, width / columns * aspect * rows), layout="constrained")
+    return plt.subplots(rows, columns, figsize=(width, width / columns * aspect * rows), layout="compressed")
 
 
 def draw_mi_matrix(
@@ -106,11 +105,12 @@ def draw_predicted_against_probed(
         extent=(0, top, 0, top),
         bins="log",
         mincnt=1,
-        cmap="cividis_r",
+        cmap=ARC_MAP,
         linewidths=0.2,
     )
     ax.plot([0, top], [0, top], color=PALETTE[1], lw=1.5, ls="--", label="equal")
-    ax.set(xlim=(-0.01 * top, top), ylim=(-0.01 * top, top), aspect="equal", xlabel=xlabel, ylabel=ylabel)
+    ax.set(xlim=(-0.01 * top, top), ylim=(-0.01 * top, top), xlabel=xlabel, ylabel=ylabel)
+    ax.set_box_aspect(1)
     ax.legend(loc="upper left")
     ax.figure.colorbar(hexes, ax=ax, fraction=0.046, pad=0.03, label="pairs")
     return ax
@@ -157,7 +157,9 @@ def draw_accuracy_curve(ax: Axes, frame: pd.DataFrame, paper: pd.DataFrame | Non
         color, marker = PALETTE[k % len(PALETTE)], MARKERS[k % len(MARKERS)]
         if len(rows) == 1:
             error = np.abs(rows[["low", "high"]].to_numpy().T - rows["solved"].to_numpy())
-            ax.errorbar(rows["passes"], rows["solved"], error, color=color, marker=marker, capsize=3, label=method)
+            ax.errorbar(
+                rows["passes"], rows["solved"], error, color=color, marker=marker, ls="none", capsize=3, label=method
+            )
         elif len(rows):
             dash = DASHES[k % len(DASHES)]
             ax.plot(rows["passes"], rows["solved"], color=color, marker=marker, ms=5, ls=dash, lw=1.8, label=method)
@@ -166,11 +168,12 @@ def draw_accuracy_curve(ax: Axes, frame: pd.DataFrame, paper: pd.DataFrame | Non
             points = paper[paper["method"] == method]
             style = {"marker": marker, "ms": 9, "ls": "none", "markerfacecolor": "white", "markeredgewidth": 1.8}
             ax.plot(points["passes"], points["solved"], markeredgecolor=color, zorder=5, **style)
-    handles, labels = ax.get_legend_handles_labels()
+    drawn = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    handles = {method: drawn[method] for method in methods if method in drawn}
     if paper is not None:
-        handles.append(Line2D([], [], marker="o", ms=9, ls="none", markerfacecolor="white", markeredgecolor=INK))
-        labels.append("hollow: the paper")
-    ax.legend(handles, labels, loc="best")
+        hollow = {"marker": "o", "ms": 9, "ls": "none", "markerfacecolor": "white", "markeredgecolor": INK}
+        handles["hollow: the paper"] = Line2D([], [], **hollow)
+    ax.legend(handles.values(), handles.keys(), loc="best")
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(FixedLocator([2, 3, 5, 7, 10, 15, 20, 30, 50, 70]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -194,10 +197,12 @@ def draw_learning_curve(ax: Axes, frame: pd.DataFrame) -> Axes:
         ax.plot(frame["examples"], frame[f"nats_{count}"], color=PALETTE[k], label=label, **style)
     ax.plot(frame["examples"], frame["loss"], color="#888888", lw=1.2, label="training loss")
     ax.axhline(np.log(9), color=INK, lw=0.8, ls=":")
-    ax.annotate("ln 9: nothing learned", (1, np.log(9)), xycoords=("axes fraction", "data"), ha="right", va="bottom")
+    ax.annotate(
+        "ln 9: nothing learned", (1, 0.97 * np.log(9)), xycoords=("axes fraction", "data"), ha="right", va="top"
+    )
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1000:g}k"))
     ax.set(xlabel="training examples", ylabel="cross-entropy (nats a masked cell)")
-    ax.legend(loc="lower left")
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1.01), ncols=2, borderaxespad=0)
     return ax

@@ -192,7 +192,7 @@ def run_notebook(source: Path, out: Path, parameters: dict) -> None:
             kernel_name="python3",
             progress_bar={"desc": source.stem},
             stderr_file=sys.stderr,  # progress bars of the cells
-            extra_arguments=["--log-level=ERROR"],
+            extra_arguments=["--log-level=CRITICAL"],  # errors of cells arrive as messages
         )
         executed.metadata["papermill"].update(input_path=source.name, output_path=out.name)  # no machine's paths
         nbformat.write(executed, partial)

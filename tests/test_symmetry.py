@@ -24,7 +24,7 @@ def smallest(grid: np.ndarray) -> list[int]:
     """The smallest of a grid's disguises, with every row order and relabelling found by sorting, in numpy alone."""
     columns = np.array(
         [
-            [3 * s + w for s, within in zip(stacks, orders, strict=True) for w in within]
+            [3 * stack + k for stack, order in zip(stacks, orders, strict=True) for k in order]
             for stacks in THREE
             for orders in product(THREE, repeat=3)
         ]
@@ -92,9 +92,7 @@ def test_the_argument_is_left_alone(grids):
     assert (grids == before).all()
 
 
-@pytest.mark.parametrize(
-    "grids", [np.ones(81, int), np.ones((2, 80), int), np.zeros((1, 81), int), np.full((1, 81), 12)]
-)
-def test_what_is_no_solved_grid_is_refused(grids):
+@pytest.mark.parametrize(("shape", "digit"), [((81,), 1), ((2, 80), 1), ((1, 81), 0), ((1, 81), 12)])
+def test_what_is_no_solved_grid_is_refused(shape, digit):
     with pytest.raises(ValueError, match=r"grids of shape .*expected \(n, 81\) with digits 1-9"):
-        canonical_form(grids)
+        canonical_form(np.full(shape, digit))

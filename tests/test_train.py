@@ -158,9 +158,8 @@ def test_a_damaged_state_is_named(tmp_path, damage):
         write_tensors(state, {"a": torch.zeros(2)})
     else:
         os.truncate(state, 0 if damage == "empty" else state.stat().st_size // 2)
-    with pytest.raises(
-        ValueError, match="does not fit the model" if damage == "foreign" else "state.safetensors is damaged"
-    ):
+    message = "the training state does not fit the model" if damage == "foreign" else "state.safetensors is damaged"
+    with pytest.raises(ValueError, match=message):
         train_mdm(tmp_path, CONFIG, TRAINING)
 
 

@@ -1,0 +1,407 @@
+"""Labels: what they hold by a plain double loop, and that nothing breaks a folder of shards: stops, kills, damage."""
+
+import json
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from references import directional_mi
+from tabular import Recorder, sudoku4_related
+
+import mi_lib.artifacts
+import mi_lib.labels
+from mi_lib.artifacts import read_tensors
+from mi_lib.ground_truth import ESTIMATORS
+from mi_lib.labels import Labelling, choose_rows, make_labels, read_labels, sudoku_states
+from mi_lib.masked import MaskedOutput
+from mi_lib.mdm import MDM, MDMConfig
+from mi_lib.samplers import decode
+from mi_lib.sudoku import find_conflict
+
+PLAN = Labelling("abc", n_boards=10, rows=2, tail=0.0, seed=3, shard_size=4)
+SIZES = {"width": 24, "n_layers": 1, "n_heads": 2, "feed_forward": 32, "head_width": 16}
+
+
+def tiny() -> MDM:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = MDM(MDMConfig(**SIZES))
+    with torch.no_grad():
+        for parameter in (*model.blocks.parameters(), *model.out.parameters()):
+            parameter *= 3  # cells depend on each other
+    return model.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def model() -> MDM:
+    return tiny()
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory) -> Path:
+    """Three shards of four boards; tests read it and leave it alone."""
+    path = tmp_path_factory.mktemp("labels")
+    make_labels(path, model, PLAN)
+    return path
+
+
+@pytest.fixture
+def copy(folder, tmp_path) -> Path:
+    """A copy to damage."""
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def shard(number: int) -> str:
+    return f"shard_{number:05d}.safetensors"
+
+
+def test_folder_holds_whole_shards_and_how_they_were_made(folder):
+    assert sorted(contents(folder)) == ["labels.json", shard(0), shard(1), shard(2)]
+    plan = json.loads((folder / "labels.json").read_text())
+    assert plan == {"model_sha256": "abc", "n_boards": None, "rows": 2, "tail": 0.0, "seed": 3, "shard_size": 4}
+    tokens = [read_tensors(folder / shard(k))["tokens"] for k in range(3)]
+    assert [t.shape for t in tokens] == [(4, 81)] * 3
+    for a, b in combinations(tokens, 2):
+        assert not (a[:, None] == b).all(-1).any()
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_labels_are_the_probed_rows(folder, model, estimator):
+    labels = read_labels(folder)
+    count = (labels.tokens == 0).sum(-1)
+    board = int(count.where(count >= 5, 81).argmin())  # the double loop costs a pass a value and masked cell
+    expected = torch.from_numpy(directional_mi(model, labels.tokens[board].long())[estimator]).float()
+    rows = (labels.owner == board).nonzero().flatten()
+    assert len(rows) == 2
+    for r in rows:
+        got = getattr(labels, estimator)[r]
+        torch.testing.assert_close(got, expected[labels.source[r]], atol=1e-5, rtol=1e-4)
+        assert got.abs().max() > 1e-3
+
+
+def test_labels_of_4x4_sudoku_are_its_known_mi(sudoku4_model, tmp_path):
+    """With no cell given, cells that share a unit have MI log(4/3); the road to a shard is the same for any model."""
+    plan = Labelling("4x4", 3, rows=0, shard_size=3)
+    make_labels(tmp_path, sudoku4_model, plan, states=lambda model, n, seed: model.masked(n))
+    labels = read_labels(tmp_path)
+    assert labels.owner.tolist() == [b for b in range(3) for _ in range(16)]
+    assert labels.source.tolist() == list(range(16)) * 3
+    related = sudoku4_related()[labels.source]
+    for estimator in ESTIMATORS:
+        found = getattr(labels, estimator)
+        torch.testing.assert_close(found[related], torch.full((3 * 16 * 7,), np.log(4 / 3)).float(), atol=1e-5, rtol=0)
+        assert (found[~related] < 0.5 * np.log(4 / 3) + 1e-5).all()
+
+
+def test_states_are_drawn_shard_by_shard_from_the_seed(sudoku4_model, tmp_path):
+    asked = []
+
+    def states(model, n, seed):
+        asked.append((n, seed))
+        return model.masked(n)
+
+    for seed in (0, 1):
+        make_labels(tmp_path / str(seed), sudoku4_model, Labelling("4x4", 5, rows=1, seed=seed, shard_size=2), states)
+    assert [n for n, _ in asked] == [2] * 6
+    assert len({seed for _, seed in asked}) == 6
+
+
+def test_a_second_run_probes_nothing(copy, model):
+    before, recorder = contents(copy), Recorder(model)
+    make_labels(copy, recorder, PLAN)
+    assert recorder.passes == 0
+    assert contents(copy) == before
+
+
+def test_a_deleted_shard_comes_back_byte_for_byte(copy, folder, model):
+    kept = (copy / shard(0)).stat().st_mtime_ns
+    (copy / shard(1)).unlink()
+    recorder = Recorder(model)
+    make_labels(copy, recorder, PLAN)
+    assert recorder.passes > 0
+    assert contents(copy) == contents(folder)
+    assert (copy / shard(0)).stat().st_mtime_ns == kept
+
+
+@pytest.mark.parametrize("n_ranks", [2, 4])
+def test_shards_do_not_depend_on_the_number_of_processes(folder, model, tmp_path, n_ranks):
+    done = []
+    for rank in reversed(range(n_ranks)):
+        before = set(contents(tmp_path))
+        make_labels(tmp_path, model, PLAN, progress=done.append, rank=rank, n_ranks=n_ranks)
+        made = set(contents(tmp_path)) - before - {"labels.json"}
+        assert made == {shard(k) for k in range(rank, 3, n_ranks)}
+    assert sum(done) == 10
+    assert contents(tmp_path) == contents(folder)
+
+
+def test_a_folder_grows_and_keeps_its_shards(copy, folder, model):
+    make_labels(copy, model, Labelling("abc", n_boards=16, rows=2, tail=0.0, seed=3, shard_size=4))
+    grown = contents(copy)
+    assert sorted(set(grown) - set(contents(folder))) == [shard(3)]
+    assert {name: grown[name] for name in contents(folder)} == contents(folder)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"model_sha256": "abd"}, "model_sha256='abc', not 'abd'"),
+        ({"rows": 3}, "rows=2, not 3"),
+        ({"tail": 1e-3}, r"tail=0.0, not 0.001"),
+        ({"seed": 4}, "seed=3, not 4"),
+        ({"shard_size": 5}, "shard_size=4, not 5"),
+    ],
+)
+def test_labels_made_otherwise_are_refused_and_kept(copy, folder, model, other, message):
+    plan = {"model_sha256": "abc", "rows": 2, "tail": 0.0, "seed": 3, "shard_size": 4} | other
+    with pytest.raises(ValueError, match=message):
+        make_labels(copy, model, Labelling(n_boards=10, **plan))
+    assert contents(copy) == contents(folder)
+
+
+@pytest.mark.parametrize("size", [0, 5, 40, 0.5, 0.999])
+def test_a_truncated_shard_is_named_and_made_again(copy, folder, model, size):
+    path = copy / shard(1)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: size if isinstance(size, int) else int(size * len(whole))])
+    with pytest.raises(ValueError, match=f"{shard(1)} is damaged.*delete it and make it again"):
+        read_labels(copy)
+    assert len(read_labels(copy, 4).tokens) == 4  # the damage is further on
+    path.unlink()
+    make_labels(copy, model, PLAN)
+    assert contents(copy) == contents(folder)
+
+
+def test_a_damaged_plan_is_named(copy, model):
+    (copy / "labels.json").write_text('{"rows": 2')
+    with pytest.raises(ValueError, match=r"labels\.json is damaged"):
+        make_labels(copy, model, PLAN)
+
+
+def test_a_full_disk_leaves_finished_shards_and_no_half_one(tmp_path, folder, model, monkeypatch):
+    saved = []
+
+    def full(tensors, path, metadata):
+        saved.append(path)
+        if len(saved) == 2:
+            Path(path).write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        safetensors.torch.save_file(tensors, path, metadata)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mi_lib.artifacts, "save_file", full)
+        with pytest.raises(OSError, match="No space left"):
+            make_labels(tmp_path, model, PLAN)
+    assert sorted(contents(tmp_path)) == ["labels.json", shard(0)]
+    make_labels(tmp_path, model, PLAN)
+    assert contents(tmp_path) == contents(folder)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import mi_lib.artifacts
+from test_labels import PLAN, tiny
+from mi_lib.labels import make_labels
+save, count = mi_lib.artifacts.save_file, [0]
+def killed(tensors, path, metadata):
+    save(tensors, path, metadata)
+    count[0] += 1
+    if count[0] == 2:
+        Path(path).write_bytes(Path(path).read_bytes()[:100])
+        os.kill(os.getpid(), signal.SIGKILL)
+mi_lib.artifacts.save_file = killed
+make_labels(Path(sys.argv[1]), tiny(), PLAN)
+"""
+
+
+def test_a_kill_leaves_no_half_shard_under_its_name(tmp_path, folder, model):
+    """Killed while it writes the second shard: the first is whole, the rest is made by the next run."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == -9, done.stderr
+    left = sorted(name for name in contents(tmp_path) if not name.endswith(".part"))
+    assert left == ["labels.json", shard(0)]
+    assert len(contents(tmp_path)) == 3
+    assert len(read_labels(tmp_path).tokens) == 4
+    make_labels(tmp_path, model, PLAN)
+    assert len(read_labels(tmp_path).tokens) == 12
+    assert (tmp_path / shard(1)).read_bytes() == (folder / shard(1)).read_bytes()
+
+
+def test_read_labels_counts_boards_over_shards(folder):
+    labels = read_labels(folder)
+    assert labels.tokens.shape == (12, 81)
+    assert (labels.tokens.dtype, labels.owner.dtype, labels.source.dtype) == (torch.uint8, torch.int64, torch.int64)
+    at = 0
+    for k in range(3):
+        part = read_tensors(folder / shard(k))
+        n = len(part["owner"])
+        assert torch.equal(labels.tokens[4 * k : 4 * k + 4], part["tokens"])
+        assert torch.equal(labels.owner[at : at + n], part["owner"].long() + 4 * k)
+        for name in ("source", *ESTIMATORS):
+            assert torch.equal(getattr(labels, name)[at : at + n], part[name].to(getattr(labels, name).dtype))
+        at += n
+    assert at == len(labels.owner) == 24
+    assert (labels.tokens[labels.owner, labels.source] == 0).all()
+
+
+@pytest.mark.parametrize("n", [1, 4, 7, 12])
+def test_the_first_boards_alone_are_a_prefix(folder, n):
+    every, some = read_labels(folder), read_labels(folder, n)
+    assert torch.equal(some.tokens, every.tokens[:n])
+    rows = int((every.owner < n).sum())
+    assert some.owner.unique().tolist() == list(range(n))
+    for name in ("owner", "source", *ESTIMATORS):
+        assert torch.equal(getattr(some, name), getattr(every, name)[:rows])
+
+
+def test_too_few_boards_are_counted(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"n_boards=13, but .* holds 12"):
+        read_labels(folder, 13)
+    with pytest.raises(ValueError, match="n_boards=0, expected at least 1"):
+        read_labels(folder, 0)
+    with pytest.raises(ValueError, match="holds no label shards; `mi label` makes them"):
+        read_labels(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def visited(model):
+    """States of the tiny model, with the puzzles that half of them come from and their decodes."""
+    seen = {}
+
+    def puzzles_seen(*arguments):
+        seen["puzzles"], answers = generate(*arguments)
+        return seen["puzzles"], answers
+
+    def decode_seen(*arguments):
+        seen["decoded"] = decode(*arguments)
+        return seen["decoded"]
+
+    generate = mi_lib.labels.generate_puzzles
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mi_lib.labels, "generate_puzzles", puzzles_seen)
+        patch.setattr(mi_lib.labels, "decode", decode_seen)
+        states = sudoku_states(model, 60, seed=0)
+    return states, torch.from_numpy(seen["puzzles"]).long(), seen["decoded"]
+
+
+def test_states_are_boards_with_a_pair_to_probe(visited):
+    states = visited[0]
+    assert states.shape == (60, 81)
+    assert states.dtype == torch.int64
+    assert ((states >= 0) & (states <= 9)).all()
+    assert ((states == 0).sum(-1) >= 2).all()
+
+
+class Certain:
+    """Writes ones, free of doubt and of cost: its decodes end after a pass."""
+
+    mask_id, vocab = 0, torch.arange(1, 10)
+
+    def __call__(self, tokens):
+        logits = torch.tensor([100.0] + [0.0] * 8).expand(*tokens.shape, 9)
+        return MaskedOutput(logits, logits)
+
+
+def test_half_of_the_states_are_uniformly_masked_grids():
+    """Counts of 2 to 81 masked cells are equally likely, and so are the cells; what is left is legal."""
+    masked = []
+    for seed in range(12):
+        boards = sudoku_states(Certain(), 101, seed)[:51]
+        assert all(find_conflict(board.numpy()) is None for board in boards)
+        masked.append(boards == 0)
+    masked = torch.cat(masked)
+    counts, n = masked.sum(-1).numpy(), len(masked)
+    assert (counts.min(), counts.max()) == (2, 81)
+    assert abs(counts.mean() - 41.5) < 4 * np.sqrt((80**2 - 1) / 12 / n)
+    quarters = np.histogram(counts, bins=4, range=(2, 82))[0]
+    assert abs(quarters - n / 4).max() < 4 * np.sqrt(n * 3 / 16)
+    assert abs(masked.float().mean(0) - 41.5 / 81).max() < 4 * np.sqrt(0.25 / n)
+
+
+def test_the_other_half_are_steps_of_decodes(visited):
+    """Each keeps a puzzle's clues and what the decode had written before some step, and hides all the rest."""
+    states, puzzles, decoded = visited
+    assert len(puzzles) == 10
+    found = []
+    for board in states[30:]:
+        for puzzle, step, written in zip(puzzles, decoded.step, decoded.tokens, strict=True):
+            now = step[board == 0].min()
+            if torch.equal(torch.where(step >= now, 0, written), board):
+                assert torch.equal(board[puzzle > 0], puzzle[puzzle > 0])
+                found.append((int(now), int(step.max())))
+    uniform = sum(any(torch.equal(board, other) for other in states[:30]) for board in states[30:])
+    assert len(found) + uniform == 30
+    assert uniform <= 3  # stand in for decodes caught with a single cell left
+    share = [now / last for now, last in found]
+    assert min(share) < 0.25
+    assert max(share) > 0.75
+
+
+def test_states_depend_on_the_seed_alone(model):
+    before = torch.get_rng_state()
+    assert torch.equal(sudoku_states(model, 7, 5), sudoku_states(model, 7, 5))
+    assert not torch.equal(sudoku_states(model, 7, 5), sudoku_states(model, 7, 6))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_few_states_are_drawn_too(model, n):
+    states = sudoku_states(model, n, 0)
+    assert states.shape == (n, 81)
+    assert ((states == 0).sum(-1) >= 2).all()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 0])
+def test_chosen_rows_are_masked_and_different(rows):
+    masked = torch.rand(200, 12, generator=torch.Generator().manual_seed(0)) < torch.linspace(0, 1, 200)[:, None]
+    owner, source = choose_rows(masked, rows, seed=0)
+    assert masked[owner, source].all()
+    assert len(set(zip(owner.tolist(), source.tolist(), strict=True))) == len(owner)
+    assert (owner.diff() >= 0).all()
+    counts = masked.sum(-1)
+    assert torch.equal(torch.bincount(owner, minlength=200), counts.clamp(max=rows) if rows else counts)
+
+
+def test_every_masked_position_is_as_likely_to_be_chosen():
+    masked = torch.zeros(2000, 9, dtype=torch.bool)
+    masked[:, 2:8] = True
+    _, source = choose_rows(masked, 2, seed=0)
+    share = torch.bincount(source, minlength=9) / 2000
+    assert (share[2:8] - 1 / 3).abs().max() < 4 * np.sqrt(2 / 9 / 2000)
+    assert not torch.equal(source, choose_rows(masked, 2, seed=1)[1])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"n_boards": 0}, "n_boards=0, expected at least 1"),
+        ({"rows": -1}, "rows=-1, expected at least 1, or 0"),
+        ({"tail": 1.0}, "tail=1.0, expected a probability below 1"),
+        ({"tail": -0.1}, "tail=-0.1, expected a probability"),
+        ({"shard_size": 0}, "shard_size=0, expected at least 1"),
+    ],
+)
+def test_bad_settings_are_named(values, message):
+    with pytest.raises(ValueError, match=message):
+        Labelling("abc", **values)
+
+
+@pytest.mark.parametrize(("rank", "n_ranks"), [(2, 2), (-1, 2), (0, 0)])
+def test_a_rank_that_is_none_is_refused(model, tmp_path, rank, n_ranks):
+    with pytest.raises(ValueError, match=f"rank={rank}, expected 0 to n_ranks - 1, with n_ranks={n_ranks}"):
+        make_labels(tmp_path, model, PLAN, rank=rank, n_ranks=n_ranks)
+    assert not list(tmp_path.iterdir())
