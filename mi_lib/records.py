@@ -10,7 +10,9 @@ import torch
 
 from mi_lib.artifacts import CACHE, RESULTS, atomic_path, checkpoint_names, commit, provenance, read_sidecar, write_json
 from mi_lib.checkpoints import load_head, load_mdm
+from mi_lib.fig1 import find_fig1_state
 from mi_lib.head_scores import directional_ceiling, error_by_decile, pair_table, score_table
+from mi_lib.interpret import relation_models, relations_table
 from mi_lib.labels import read_labels
 from mi_lib.masked import require
 from mi_lib.puzzles import load_puzzles
@@ -214,9 +216,48 @@ def record_head_metrics(checkpoints: list[str], progress: Progress) -> None:
     write_result("head_metrics", frame[first + [c for c in frame if c not in first]], checkpoints=hashes)
 
 
+def record_learning_curve(checkpoints: list[str], progress: Progress, training: str = "sudoku_best") -> None:
+    """The curve of a training in the cache, of which the checkpoints are snapshots."""
+    folder = CACHE / "train" / training
+    require((folder / "curve.csv").exists(), "training", training, f"one with a curve in {folder.parent}")
+    curve = pd.read_csv(folder / "curve.csv").drop_duplicates("step", keep="last").sort_values("step")
+    write_result("learning_curve", curve, training=training, checkpoints=checkpoint_hashes(checkpoints))
+
+
+def record_relations(checkpoints: list[str], progress: Progress, n_boards: int = 40) -> None:
+    """MI by the relation of two cells, for the checkpoints and their controls, over held-out boards."""
+    models, done = relation_models(checkpoints), 0
+
+    def step(boards: int) -> None:
+        nonlocal done
+        done += boards
+        progress("relations", done, n_boards * len(models))
+
+    frame = relations_table(models, n_boards, progress=step)
+    write_result(
+        "relations", frame, n_boards=n_boards, checkpoints=checkpoint_hashes([m for m in models if m != "untrained"])
+    )
+
+
+def record_fig1_state(checkpoints: list[str], progress: Progress, n_puzzles: int = 400, n_probe: int = 50) -> None:
+    """States like the paper's Fig. 1, closest to its 0.44 nats first."""
+    frames = []
+    for checkpoint in checkpoints:
+        progress(f"{checkpoint}: states like Fig. 1", 0, 1)
+        head = load_head(f"{checkpoint}_head_entropy", checkpoint)
+        states = find_fig1_state(load_mdm(checkpoint), head, n_puzzles, n_probe)
+        states.insert(0, "checkpoint", checkpoint)
+        frames.append(states)
+    frame = pd.concat(frames, ignore_index=True)
+    write_result("fig1_state", frame, n_puzzles=n_puzzles, n_probe=n_probe, checkpoints=checkpoint_hashes(checkpoints))
+
+
 RECORDS: dict[str, Callable] = {
+    "fig1_state": record_fig1_state,
     "gammas": record_gammas,
     "head_metrics": record_head_metrics,
+    "learning_curve": record_learning_curve,
+    "relations": record_relations,
     "table1": record_table1,
 }
 
