@@ -52,16 +52,16 @@ def pairwise_mi(samples: np.ndarray, n_values: int = 9) -> np.ndarray:
     Returns
     -------
     ndarray of shape (L, L)
-        ``H_i + H_j - H_ij``, zero on the diagonal. Clipped at zero, which removes only rounding.
+        ``H_i + H_j - H_ij``, zero on the diagonal, and where only rounding is left.
     """
     one_hot = (samples[:, :, None] == np.arange(1, n_values + 1)).reshape(len(samples), -1).astype(np.float64)
     L = samples.shape[1]
     joint = (one_hot.T @ one_hot / len(samples)).reshape(L, n_values, L, n_values)
     h_joint = -plogp(joint).sum((1, 3))  # (L, L); its diagonal is the marginals' entropy
     h = np.diag(h_joint)
-    mi = (h[:, None] + h - h_joint).clip(min=0)
+    mi = h[:, None] + h - h_joint
     np.fill_diagonal(mi, 0)
-    return mi
+    return np.where(mi > 1e-12, mi, 0.0)
 
 
 def exact_belief(board: np.ndarray, limit: int = 20_000) -> ExactBelief:
@@ -81,9 +81,8 @@ def exact_belief(board: np.ndarray, limit: int = 20_000) -> ExactBelief:
     """
     found = solutions(board, limit + 1)
     if not 1 <= len(found) <= limit:
-        raise ValueError(
-            f"the board has {'no' if not len(found) else f'over {limit}'} solutions, expected 1 to {limit}"
-        )
+        many = f"more than {limit}" if len(found) else "no"
+        raise ValueError(f"the board has {many} solutions, expected 1 to {limit}")
     marginals = (found[:, :, None] == np.arange(1, 10)).mean(0)
     return ExactBelief(found, marginals, -plogp(marginals).sum(-1), pairwise_mi(found))
 

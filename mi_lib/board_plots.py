@@ -98,9 +98,15 @@ def _draw_map(ax: Axes, values, board, cmap, vmax, label):
         shown = np.ma.masked_where(np.asarray(board).reshape(9, 9) > 0, shown)
         draw_digits(ax, board, color=FAINT)
     top = vmax if vmax is not None else float(shown.max()) if shown.count() else 1.0
-    cmap = cmap.copy()
-    cmap.set_bad(OBSERVED)
-    image = ax.imshow(shown, cmap=cmap, vmin=0, vmax=top or 1.0, extent=(0, 9, 9, 0), zorder=1, aspect="auto")
+    image = ax.imshow(
+        shown,
+        cmap=cmap.with_extremes(bad=OBSERVED),
+        vmin=0,
+        vmax=top or 1.0,
+        extent=(0, 9, 9, 0),
+        zorder=1,
+        aspect="auto",
+    )
     ax.set(xlim=(-0.06, 9.06), ylim=(9.06, -0.06))
     ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03, label=label)
     return image

@@ -158,7 +158,7 @@ def solve(
     if not puzzles and not bad:
         raise ValueError(f"no puzzle in {file}")
     write = _writer(output)
-    with tqdm(total=len(puzzles), unit="puzzle", delay=2, leave=False) as bar:
+    with tqdm(total=len(puzzles), unit="puzzle", delay=2, leave=False, disable=None) as bar:
         for start in range(0, len(puzzles), batch_size):
             part = slice(start, start + batch_size)
             rows = _solve_batch(model, chosen, numbers[part], puzzles[part], bar.update)

@@ -1,5 +1,7 @@
 """Scores of MI heads on fully probed held-out boards, beside baselines that look at no hidden state."""
 
+import time
+
 import numpy as np
 import pandas as pd
 import torch
@@ -10,8 +12,9 @@ from mi_lib.ground_truth import check_estimator, symmetrize
 from mi_lib.head import MIHead
 from mi_lib.labels import Labels
 from mi_lib.masked import MaskedModel, marginals
+from mi_lib.mdm import forward_process
 from mi_lib.metrics import mi_scores
-from mi_lib.sudoku import same_unit
+from mi_lib.sudoku import generate_grids, same_unit
 
 
 def true_matrices(labels: Labels, estimator: str) -> tuple[Tensor, Tensor]:
@@ -120,3 +123,36 @@ def error_by_decile(pairs: pd.DataFrame, head: str) -> pd.DataFrame:
         true=("true", "mean"), predicted=(head, "mean"), squared=("squared", "mean")
     )
     return table.assign(rmse=np.sqrt(table.pop("squared"))).reset_index()
+
+
+@torch.inference_mode()
+def cost_ratio(
+    model: MaskedModel, head: MIHead, masked: int = 50, batch: int = 64, repeats: int = 20
+) -> dict[str, float]:
+    """Time of the head over time of the model's pass on Sudoku boards, medians of ``repeats``.
+
+    Parameters
+    ----------
+    model : MaskedModel
+    head : MIHead
+    masked : int
+        Masked cells of each board.
+    batch, repeats : int
+
+    Returns
+    -------
+    dict
+        ``pass_seconds`` and ``head_seconds`` a batch, and their ratio ``cost_ratio``.
+    """
+    generator = torch.Generator().manual_seed(0)
+    grids = torch.from_numpy(generate_grids(batch, 0)).long()
+    tokens = forward_process(grids, torch.full((batch,), masked / grids.shape[1]), model.mask_id, generator)
+    hide, hidden = tokens == model.mask_id, model(tokens).hidden
+    times = {"pass": [], "head": []}
+    for _ in range(repeats):
+        for name, run in (("pass", lambda: model(tokens)), ("head", lambda: head(hidden, hide))):
+            started = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - started)
+    spent = {name: float(np.median(values)) for name, values in times.items()}
+    return {f"{name}_seconds": value for name, value in spent.items()} | {"cost_ratio": spent["head"] / spent["pass"]}

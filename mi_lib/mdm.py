@@ -141,7 +141,7 @@ def forward_process(tokens: Tensor, rate: Tensor, mask_id: int, generator: torch
     LongTensor of shape (B, L)
     """
     B, L = tokens.shape
-    count = (rate * L).ceil().clamp(1, L)
+    count = (rate * L - 1e-4).ceil().clamp(1, L)  # k / L masks k positions, whatever the rounding
     rank = torch.rand(B, L, generator=generator).argsort(-1).argsort(-1)
     return torch.where(rank < count[:, None], mask_id, tokens)
 

@@ -5,6 +5,7 @@ import pandas as pd
 
 from mi_lib.artifacts import DATA, atomic_path, provenance, read_json, sha256, write_json
 from mi_lib.sudoku import find_conflict, format_board, generate_puzzles, parse_puzzle, solve_singles
+from mi_lib.symmetry import canonical_form
 
 TEST = DATA / "sudoku" / "hard_1000.csv"
 TEST_SEED = 20_260_000  # set k is drawn from TEST_SEED + k
@@ -52,6 +53,24 @@ def _read_test() -> tuple[np.ndarray, np.ndarray]:
     frame = pd.read_csv(TEST, dtype=str)
     puzzles, solutions = (np.stack([parse_puzzle(text) for text in frame[c]]) for c in ("puzzle", "solution"))
     return puzzles, solutions
+
+
+def count_repeats(grids: np.ndarray) -> dict[str, int]:
+    """How many solutions of each puzzle set are among ``grids``, as they are or under the symmetries of Sudoku.
+
+    Parameters
+    ----------
+    grids : ndarray of shape (n, 81)
+        Training grids; a canonical form takes about a millisecond.
+
+    Returns
+    -------
+    dict
+        From the name of a set to the number of its puzzles whose solution is a training grid in disguise.
+    """
+    seen = {form.tobytes() for form in canonical_form(grids)}
+    names = (*range(N_SETS), "validation")
+    return {str(k): sum(form.tobytes() in seen for form in canonical_form(load_puzzles(k)[1])) for k in names}
 
 
 def write_test() -> None:

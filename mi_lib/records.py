@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mi_lib.artifacts import CACHE, RESULTS, atomic_path, checkpoint_names, commit, provenance, read_sidecar, write_json
 from mi_lib.checkpoints import load_head, load_mdm
 from mi_lib.fig1 import find_fig1_state
-from mi_lib.head_scores import directional_ceiling, error_by_decile, pair_table, score_table
+from mi_lib.head_scores import cost_ratio, directional_ceiling, error_by_decile, pair_table, score_table
 from mi_lib.interpret import relation_models, relations_table
 from mi_lib.labels import read_labels
 from mi_lib.masked import require
-from mi_lib.puzzles import load_puzzles
+from mi_lib.puzzles import count_repeats, load_puzzles
 from mi_lib.solving import Method, run_method, table1_methods
+from mi_lib.train import MDMTraining, drawn_grids
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 TARGET_PASSES = (15.2, 9.7)  # the paper's MI-guided rows: methods are compared at equal passes
@@ -168,28 +168,6 @@ def recorded_outcomes(checkpoint: str, seed: int | None = None, n: int | None = 
     return frame if n is None else frame[frame["puzzle"] < n]
 
 
-def cost_ratio(checkpoint: str, estimator: str, masked: int = 50, batch: int = 64, repeats: int = 20) -> dict:
-    """Time of the head over time of the MDM's pass, medians, at ``masked`` masked cells; seconds a batch."""
-    model, head = load_mdm(checkpoint), load_head(f"{checkpoint}_head_{estimator}", checkpoint)
-    _, grids = load_puzzles("validation", batch)
-    order = torch.rand(batch, 81, generator=torch.Generator().manual_seed(0)).argsort(-1)
-    hide = order < masked
-    tokens = torch.where(hide, model.mask_id, torch.from_numpy(grids).long())
-    times = {"pass": [], "head": []}
-    with torch.inference_mode():
-        hidden = model(tokens).hidden
-        for _ in range(repeats):
-            for name, run in (("pass", lambda: model(tokens)), ("head", lambda: head(hidden, hide))):
-                started = time.perf_counter()
-                run()
-                times[name].append(time.perf_counter() - started)
-    return {
-        "pass_seconds": float(np.median(times["pass"])),
-        "head_seconds": float(np.median(times["head"])),
-        "cost_ratio": float(np.median(times["head"]) / np.median(times["pass"])),
-    }
-
-
 def record_head_metrics(checkpoints: list[str], progress: Progress) -> None:
     """Scores of every shipped head and of the baselines on held-out, fully probed boards; errors by decile."""
     scores, deciles = [], []
@@ -198,11 +176,10 @@ def record_head_metrics(checkpoints: list[str], progress: Progress) -> None:
         model = load_mdm(checkpoint)
         for n, estimator in enumerate(("entropy", "mixture")):
             progress(f"{checkpoint} {estimator}", n + 1, 2)
-            pairs = pair_table(
-                model, labels, estimator, {"head": load_head(f"{checkpoint}_head_{estimator}", checkpoint)}
-            )
+            head = load_head(f"{checkpoint}_head_{estimator}", checkpoint)
+            pairs = pair_table(model, labels, estimator, {"head": head})
             common = {"checkpoint": checkpoint, "estimator": estimator}
-            ratio = cost_ratio(checkpoint, estimator)
+            ratio = cost_ratio(model, head)
             table = score_table(pairs, ["head"]).assign(ceiling_r2=directional_ceiling(labels, estimator), **common)
             for column, value in ratio.items():
                 table[column] = np.where(table["predictor"] == "head", value, np.nan)
@@ -251,6 +228,18 @@ def record_fig1_state(checkpoints: list[str], progress: Progress, n_puzzles: int
     write_result("fig1_state", frame, n_puzzles=n_puzzles, n_probe=n_probe, checkpoints=checkpoint_hashes(checkpoints))
 
 
+def record_unseen(checkpoints: list[str], progress: Progress) -> None:
+    """Puzzles of each set whose solution, up to symmetry, is among the grids that a checkpoint was trained on."""
+    rows = []
+    for checkpoint in checkpoints:
+        meta = read_sidecar(checkpoint, "mdm")
+        grids = drawn_grids(MDMTraining(**meta["training"]), meta["step"])
+        progress(f"{checkpoint}: canonical forms", 0, 1)
+        repeats = count_repeats(grids)
+        rows += [{"checkpoint": checkpoint, "grids": len(grids), "set": k, "repeats": v} for k, v in repeats.items()]
+    write_result("unseen", pd.DataFrame(rows), checkpoints=checkpoint_hashes(checkpoints))
+
+
 RECORDS: dict[str, Callable] = {
     "fig1_state": record_fig1_state,
     "gammas": record_gammas,
@@ -258,6 +247,7 @@ RECORDS: dict[str, Callable] = {
     "learning_curve": record_learning_curve,
     "relations": record_relations,
     "table1": record_table1,
+    "unseen": record_unseen,
 }
 
 

@@ -182,6 +182,15 @@ def check_resumable(path: Path, config: MDMConfig, training: MDMTraining) -> Non
                 raise ValueError(f"{name}={value!r}, but the training in {path.parent} has {held[part][name]!r}")
 
 
+def drawn_grids(training: MDMTraining, steps: int) -> np.ndarray:
+    """The distinct grids that the first ``steps`` steps of a training have drawn, shape (n, 81)."""
+    rows = [
+        np.random.default_rng([training.seed, step]).integers(training.n_grids, size=training.batch_size)
+        for step in range(steps)
+    ]
+    return generate_grids(training.n_grids, training.seed)[np.unique(np.concatenate(rows))]
+
+
 def train_step(model, average, optimizers, grids: Tensor, training: MDMTraining, step: int) -> float:
     """One optimiser step in bfloat16 autocast; returns the loss in nats per cell."""
     for optimizer in optimizers:

@@ -21,6 +21,8 @@ PAGES = [TOC["root"]] + [chapter["file"] for part in TOC["parts"] for chapter in
 EXECUTED = [page for page in PAGES if page.startswith("executed/")]
 WITH_FIGURES = ["executed/sudoku_interpretability", "executed/table1", "executed/training"]  # pages that promise one
 
+PATIENCE = 120_000  # ms; a machine may be busy training
+
 book = pytest.mark.book
 
 
@@ -49,6 +51,7 @@ class Visit:
 
     def __init__(self, browser, path: str, width: int = 1280):
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="light")
+        self.context.set_default_timeout(PATIENCE)
         self.foreign, self.errors, self.failed = [], [], []
         self.page = self.context.new_page()
         self.page.on("request", self._request)
@@ -78,7 +81,7 @@ def visit(browser):
             opened[name] = Visit(browser, f"{name}.html")
             page = opened[name].page
             if page.locator("article .math").count():
-                page.wait_for_function("window.MathJax?.startup?.promise", timeout=60_000)
+                page.wait_for_function("window.MathJax?.startup?.promise")
                 page.evaluate("MathJax.startup.promise")
             page.evaluate("document.querySelectorAll('img').forEach(image => image.loading = 'eager')")
             page.wait_for_function("[...document.images].every(image => image.complete)")
@@ -148,8 +151,8 @@ def test_executed_page_ends_with_its_provenance(visit, name):
 @book
 def test_search_finds_a_known_word(browser):
     with Visit(browser, "search.html?q=entropy") as visit:
-        visit.page.wait_for_selector("#search-results li a", timeout=60_000)
-        visit.page.wait_for_function("document.querySelectorAll('#search-results li').length > 1", timeout=60_000)
+        visit.page.wait_for_selector("#search-results li a")
+        visit.page.wait_for_function("document.querySelectorAll('#search-results li').length > 1")
         titles = " ".join(visit.page.locator("#search-results li").all_inner_texts())
         assert "Notation" in titles
         assert visit.foreign == []

@@ -15,7 +15,7 @@ import torch
 from conftest import TINY
 from typer.testing import CliRunner
 
-from mi_lib import artifacts, cli, cli_training, records, train
+from mi_lib import artifacts, cli_training, records, train
 from mi_lib.artifacts import save_checkpoint
 from mi_lib.cli import app
 from mi_lib.head import HeadConfig, MIHead
@@ -135,17 +135,10 @@ def test_help_parameters():
     assert "budgets (a list of numbers >= 0 (nats))" in result.stdout
 
 
-def test_book_refuses_an_unknown_preset(monkeypatch, tmp_path):
+def test_book_refuses_an_unknown_preset(monkeypatch):
     monkeypatch.setattr("mi_lib.book.run_notebook", lambda *args: pytest.fail("a kernel was started"))
     monkeypatch.setattr("mi_lib.book.publish", lambda *args: pytest.fail("the book was touched"))
-    monkeypatch.setattr("mi_lib.book.run_notebooks", lambda preset, *args: cli.PARAMETERS["preset"] and fail(preset))
     refused(mi("book", "--preset", "huge"), "preset='huge', expected one of ('smoke', 'paper')")
-
-
-def fail(preset):
-    from mi_lib.parameters import validate
-
-    validate(preset=preset)
 
 
 @pytest.mark.parametrize(
@@ -163,9 +156,8 @@ def test_errors_of_a_training_are_one_message(error, code, message, monkeypatch)
 
     monkeypatch.setattr(train, "train_mdm", stop)
     result = mi("train", "sudoku", "--folder", "t")
-    assert result.exit_code == code and f"mi: {message}" in result.stderr.replace("[Errno 28] ", "").replace(
-        "[Errno 2] ", ""
-    )
+    assert result.exit_code == code
+    assert result.stderr.strip().splitlines()[-1].startswith("mi: ") and message in result.stderr
     assert "Traceback" not in result.output
 
 
@@ -194,7 +186,7 @@ def test_train_refuses(words, message, monkeypatch):
 
 
 def test_train_wants_numbers():
-    refused(mi("train", "sudoku", "--folder", "t", "--steps", "many"), "many", code=2)
+    refused(mi("train", "sudoku", "--folder", "t", "--steps", "many"), "'--steps'", code=2)
 
 
 @pytest.mark.parametrize(
@@ -362,4 +354,4 @@ def test_threads_are_set():
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
-    refused(mi("solve", "--threads", "0", stdin="." * 81), "0", code=2)
+    refused(mi("solve", "--threads", "0", stdin="." * 81), "'--threads'", code=2)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-DECLARED = [Requirement(line) for line in [*PROJECT["dependencies"], *sum(EXTRAS.values(), [])]]
+DECLARED = [Requirement(line) for line in [*PROJECT["dependencies"], *chain(*EXTRAS.values())]]
 LOCKED = [
     Requirement(line)
     for line in (ROOT / "requirements.lock").read_text().splitlines()
