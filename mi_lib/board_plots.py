@@ -216,7 +216,9 @@ def draw_arcs(
     norm = Normalize(0, vmax if vmax is not None else max(mi.max(initial=0), 1e-9))
     for k in np.argsort(mi):  # the strongest on top
         (xa, ya), (xb, yb) = _centre(pairs[k][0]), _centre(pairs[k][1])
-        bend = 1.2 / max(2.0, np.hypot(xb - xa, yb - ya))  # all arcs rise about as high
+        dx, dy = xb - xa, yb - ya
+        inward = -dy * (9 - xa - xb) + dx * (9 - ya - yb) >= 0  # an arc bends towards the middle of the board
+        bend = (1.2 if inward else -1.2) / max(2.0, np.hypot(dx, dy))  # and all rise about as high
         share = float(norm(mi[k]))
         arc = FancyArrowPatch(
             (xa, ya),

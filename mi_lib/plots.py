@@ -84,6 +84,7 @@ def draw_predicted_against_probed(
     predicted: np.ndarray,
     xlabel: str = "probed MI (nats)",
     ylabel: str = "predicted MI (nats)",
+    line: str = "equal",
     bins: int = 40,
 ) -> Axes:
     """Density of pairs (log colour scale) with the identity line.
@@ -94,6 +95,8 @@ def draw_predicted_against_probed(
     probed, predicted : ndarray of shape (n,)
         In nats.
     xlabel, ylabel : str
+    line : str
+        What the identity line means.
     bins : int
         Hexagons across.
     """
@@ -108,7 +111,7 @@ def draw_predicted_against_probed(
         cmap=ARC_MAP,
         linewidths=0.2,
     )
-    ax.plot([0, top], [0, top], color=PALETTE[1], lw=1.5, ls="--", label="equal")
+    ax.plot([0, top], [0, top], color=PALETTE[1], lw=1.5, ls="--", label=line)
     ax.set(xlim=(-0.01 * top, top), ylim=(-0.01 * top, top), xlabel=xlabel, ylabel=ylabel)
     ax.set_box_aspect(1)
     ax.legend(loc="upper left")

@@ -41,8 +41,11 @@ def divergence(p, q) -> float:
     return sum(x * math.log(x / y) for x, y in zip(p, q, strict=True) if x > 0)
 
 
-def directional_mi(model, tokens: Tensor) -> dict[str, np.ndarray]:
-    """The three estimators by a double loop over source and target, each (L, L); plus ``inconsistency``."""
+def directional_mi(model, tokens: Tensor, tail: float = 0.0) -> dict[str, np.ndarray]:
+    """The three estimators by a double loop over source and target, each (L, L); plus ``inconsistency``.
+
+    A value with probability below ``tail`` counts as leaving the other positions as they were.
+    """
     L, hidden = len(tokens), [k for k, t in enumerate(tokens.tolist()) if t == model.mask_id]
     base = distribution(model, tokens)
     result = {name: np.zeros((L, L)) for name in ("entropy", "mixture", "kl", "inconsistency")}
@@ -52,7 +55,7 @@ def directional_mi(model, tokens: Tensor) -> dict[str, np.ndarray]:
             if base[i, v] > 0:
                 written = tokens.clone()
                 written[i] = token
-                given.append((base[i, v], distribution(model, written)))
+                given.append((base[i, v], base if base[i, v] < tail else distribution(model, written)))
         for j in hidden:
             if i != j:
                 spread = sum(w * nats(q[j]) for w, q in given)

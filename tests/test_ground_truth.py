@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from references import pair_mi
+from references import directional_mi, pair_mi
 from tabular import (
     LOG_4_3,
     Recorder,
@@ -194,6 +195,14 @@ def test_passes_are_one_plus_a_pass_per_masked_cell_and_value(tiny_mdm, case):
     assert probe(model, tokens[0]).passes == 1 + (log_p[masked] > -torch.inf).sum()
     if model is tiny_mdm:
         assert probe(model, tokens[0]).passes == 1 + 9 * masked.sum()
+
+
+@pytest.mark.parametrize("tail", [0.05, 0.2])
+def test_skipped_values_count_as_changing_nothing(case, tail):
+    model, tokens = case
+    fast, plain = probe(model, tokens[0], tail=tail), directional_mi(model, tokens[0], tail)
+    for name in ESTIMATORS:
+        np.testing.assert_allclose(fast.of(name), plain[name], atol=2e-5)
 
 
 @pytest.mark.parametrize("tail", [0.01, 0.05, 0.2])

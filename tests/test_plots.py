@@ -118,6 +118,15 @@ def test_arcs_join_their_cells_and_grow_with_mi(ax):
     assert colorbar_label(ax) == "MI (nats)"
 
 
+@pytest.mark.parametrize("pair", [(0, 54), (54, 0), (8, 62), (2, 6), (6, 2), (74, 78)])
+def test_arcs_at_the_edge_bend_into_the_board(ax, pair):
+    board_plots.draw_arcs(ax, BOARD, np.array([pair]), np.array([0.3]))
+    (arc,) = [p for p in ax.patches if isinstance(p, FancyArrowPatch)]
+    ax.figure.canvas.draw()
+    points = ax.transData.inverted().transform(arc.get_transform().transform(arc.get_path().vertices))
+    assert points.min() > 0.3 and points.max() < 8.7
+
+
 def test_no_arcs(ax):
     board_plots.draw_arcs(ax, BOARD, np.zeros((0, 2), int), np.zeros(0))
     assert not [p for p in ax.patches if isinstance(p, FancyArrowPatch)]

@@ -93,6 +93,13 @@ def test_threshold_is_its_rule(seed, tau):
     assert chosen(Threshold(tau)(state)) == expected
 
 
+def test_threshold_is_strict():
+    log_p = torch.tensor([[[0.0, -torch.inf], [0.0, -torch.inf]]])
+    state = make_state(entropy(log_p), torch.ones(1, 2, dtype=torch.bool), log_p)
+    assert chosen(Threshold(1.0)(state)) == [{0}]
+    assert chosen(Threshold(0.99)(state)) == [{0, 1}]
+
+
 @given(states(), EIGHTHS)
 def test_without_mi_or_weight_only_entropies_count(drawn, gamma):
     state, mi = drawn
