@@ -41,4 +41,4 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 
 clean:
-	rm -rf _build book/executed book/_static/mathjax .pytest_cache .hypothesis .ruff_cache .benchmarks
+	rm -rf _build book/executed book/_extra/mathjax .pytest_cache .hypothesis .ruff_cache .benchmarks

@@ -117,7 +117,7 @@ def build_book(preset: str, force: bool = False, report: Callable[[str], None] =
         If a notebook or Jupyter Book fails.
     """
     publish(run_notebooks(preset, force, report), ROOT / "book" / "executed")
-    copy_mathjax(ROOT / "book" / "_static" / "mathjax")
+    copy_mathjax(ROOT / "book" / "_extra" / "mathjax")
     config = ROOT / "_build" / f"config_{preset}.yml"
     write_config(preset, ROOT / "_config.yml", config)
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", "book"]

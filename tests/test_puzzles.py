@@ -9,12 +9,12 @@ from references import sat_solutions
 import mi_lib.puzzles
 from mi_lib.artifacts import sha256
 from mi_lib.puzzles import N_SETS, N_TEST, TEST, TEST_SEED, VALIDATION_SEED, load_puzzles, write_test
-from mi_lib.sudoku import candidates, format_board, generate_grids, generate_puzzles, is_solved, same_unit, solutions
+from mi_lib.sudoku import format_board, generate_grids, generate_puzzles, is_solved, same_unit, solutions, solve_singles
 from mi_lib.symmetry import canonical_form
 from mi_lib.train import HELD_OUT_SEED, MDMTraining
 
 OTHERS = (1, 2, 3, 4, "validation")
-SAMPLE = 250  # of each other set and of the training grids
+SAMPLE = 150  # of each other set
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_every_puzzle_has_one_solution(hard):
 
 
 def test_a_sat_solver_agrees(hard):
-    for k in np.random.default_rng(0).choice(1000, 25, replace=False):
+    for k in np.random.default_rng(0).choice(1000, 12, replace=False):
         assert sat_solutions(hard[0][k]) == [hard[1][k].tolist()]
 
 
@@ -73,20 +73,19 @@ def test_facts_match_the_file(hard, facts):
 
 def singles_solve(boards: np.ndarray) -> np.ndarray:
     """Whether naked and hidden singles solve each board: all boards and all singles at once, shape (n,)."""
-    digits = np.arange(1, 10)
-    peers = same_unit()
-    board = boards.copy()
-    while True:
-        held = board[..., None] == digits  # (n, 81, 9)
-        seen = np.einsum("ij,njd->nid", peers["any"].astype(np.float32), held.astype(np.float32)) > 0
-        free = ~seen & (board == 0)[..., None]
+    relations = {name: relation.astype(np.float32) for name, relation in same_unit().items()}
+    solved, left, board = np.zeros(len(boards), bool), np.arange(len(boards)), boards.copy()
+    while len(left):
+        held = (board[..., None] == np.arange(1, 10)).astype(np.float32)  # (n, 81, 9)
+        free = ((relations["any"] @ held) == 0) & (board == 0)[..., None]
         single = free & (free.sum(-1, keepdims=True) == 1)
         for name in ("row", "col", "box"):
-            elsewhere = np.einsum("ij,njd->nid", peers[name].astype(np.float32), free.astype(np.float32)) > 0
-            single |= free & ~elsewhere
-        if not single.any():
-            return (board > 0).all(1)
-        board = np.where(single.any(-1), single.argmax(-1) + 1, board)
+            single |= free & ((relations[name] @ free.astype(np.float32)) == 0)  # nowhere else in this unit
+        going = single.any((1, 2))
+        solved[left[~going]] = (board[~going] > 0).all(1)
+        board = np.where(single.any(-1), single.argmax(-1) + 1, board)[going]
+        left = left[going]
+    return solved
 
 
 def test_facts_say_what_hard_means(hard, facts):
@@ -94,18 +93,11 @@ def test_facts_say_what_hard_means(hard, facts):
     assert 0.5 < facts["solved_by_singles"] < 0.8
 
 
-def test_solved_by_singles_stops_where_there_are_none(hard):
-    """A check of the batched count above: a puzzle it calls stuck has no single at the start or is stuck later."""
-    k = int(np.flatnonzero(~singles_solve(hard[0]))[0])
-    board = hard[0][k].copy()
-    for _ in range(81):
-        free = candidates(board)
-        naked = np.flatnonzero(free.sum(1) == 1)
-        if not len(naked):
-            break
-        board[naked[0]] = free[naked[0]].argmax() + 1
-    assert (board == 0).any()
-    assert ((board == 0) | (board == hard[1][k])).all()
+def test_batched_singles_are_the_librarys(hard):
+    some = hard[0][:40]
+    solved = singles_solve(some)
+    assert solved.tolist() == [bool((solve_singles(puzzle) > 0).all()) for puzzle in some]
+    assert 0 < solved.sum() < 40
 
 
 def test_no_set_shares_a_grid_with_another(forms):
@@ -117,10 +109,11 @@ def test_no_set_shares_a_grid_with_another(forms):
             assert not forms[a] & forms[b]
 
 
-@pytest.mark.parametrize("seed", [MDMTraining().seed, 1, HELD_OUT_SEED])
+@pytest.mark.parametrize("seed", [MDMTraining().seed, 1])
 def test_training_grids_are_no_solutions_in_disguise(forms, seed):
-    grids = {form.tobytes() for form in canonical_form(generate_grids(2000, seed))}
-    assert len(grids) == 2000
+    """A sample of 1000 of them: the generator is the same, only the seed keeps them apart."""
+    grids = {form.tobytes() for form in canonical_form(generate_grids(1000, seed))}
+    assert len(grids) == 1000
     for name in forms:
         assert not grids & forms[name]
 
