@@ -71,7 +71,7 @@ def paired_table(outcomes: pd.DataFrame, pairs: list[tuple[tuple[str, str], tupl
     passes = outcomes.groupby(KEYS)["passes"].mean()
     rows = []
     for a, b in pairs:
-        both = pd.concat([outcome(outcomes, *a), outcome(outcomes, *b)], axis=1, join="inner", keys="ab")
+        both = pd.concat([outcome(outcomes, *a), outcome(outcomes, *b)], axis=1, join="inner", keys=["a", "b"])
         d = paired_difference(both["a"].to_numpy(), both["b"].to_numpy())
         row = {"a": " ".join(a).strip(), "b": " ".join(b).strip(), "passes a": passes[a], "passes b": passes[b]}
         row |= {key: 100 * d[key] for key in ("difference", "low", "high")}
