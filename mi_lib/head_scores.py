@@ -13,7 +13,7 @@ from mi_lib.head import MIHead
 from mi_lib.labels import Labels
 from mi_lib.masked import MaskedModel, marginals
 from mi_lib.mdm import forward_process
-from mi_lib.metrics import mi_scores
+from mi_lib.metrics import mi_scores, r2_interval
 from mi_lib.sudoku import generate_grids, same_unit
 
 
@@ -97,14 +97,19 @@ def score_table(pairs: pd.DataFrame, heads: list[str]) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row a predictor: ``predictor``, ``r2``, ``spearman``, ``rmse``, ``auroc_unit``, ``n_boards``, ``n_pairs``.
+        A row a predictor: ``predictor``, ``r2``, ``spearman``, ``rmse``, ``auroc_unit``, ``r2_low``,
+        ``r2_high`` (95 %, bootstrap over boards), ``n_boards``, ``n_pairs``.
     """
     third = (pairs["board"].max() + 1) // 3
     fit, test = pairs[pairs["board"] < third], pairs[pairs["board"] >= third]
     predictions = {name: test[name].to_numpy() for name in heads} | baselines(fit, test)
     common = {"n_boards": test["board"].nunique(), "n_pairs": len(test)}
-    true, unit = test["true"].to_numpy(), test["any"].to_numpy()
-    return pd.DataFrame([{"predictor": k, **mi_scores(p, true, unit), **common} for k, p in predictions.items()])
+    true, unit, board = (test[name].to_numpy() for name in ("true", "any", "board"))
+    rows = []
+    for name, predicted in predictions.items():
+        low, high = r2_interval(predicted, true, board)
+        rows.append({"predictor": name, **mi_scores(predicted, true, unit), "r2_low": low, "r2_high": high, **common})
+    return pd.DataFrame(rows)
 
 
 def directional_ceiling(labels: Labels, estimator: str) -> float:

@@ -81,3 +81,31 @@ def mi_scores(predicted: np.ndarray, true: np.ndarray, same_unit: np.ndarray | N
     if same_unit is not None:
         scores["auroc_unit"] = roc_auc_score(same_unit, predicted)
     return {name: float(value) for name, value in scores.items()}
+
+
+def r2_interval(
+    predicted: np.ndarray, true: np.ndarray, group: np.ndarray, level: float = 0.95, n: int = 1_000, seed: int = 0
+) -> tuple[float, float]:
+    """Bootstrap interval of R2 over groups: the pairs of a board depend on each other, boards do not.
+
+    Parameters
+    ----------
+    predicted, true : ndarray of shape (n,)
+    group : ndarray of shape (n,)
+        The board of each pair.
+    level : float
+    n, seed : int
+        Bootstrap samples, and their seed.
+
+    Returns
+    -------
+    low, high : float
+    """
+    _, index = np.unique(group, return_inverse=True)
+    sums = np.stack([np.bincount(index, w) for w in (None, true, true**2, (predicted - true) ** 2)])  # (4, G)
+    G = sums.shape[1]
+    weights = np.random.default_rng(seed).multinomial(G, np.full(G, 1 / G), size=n)  # (n, G)
+    count, total, squares, error = sums @ weights.T  # each (n,)
+    r2 = 1 - error / (squares - total**2 / count)
+    low, high = np.quantile(r2, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

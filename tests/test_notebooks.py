@@ -111,3 +111,14 @@ def test_every_import_exists(source):
                 module = import_module(node.module)
                 for name in (alias.name for alias in node.names):
                     assert hasattr(module, name) or find_spec(f"{node.module}.{name}"), f"{node.module}.{name}"
+
+
+@EVERY
+def test_glued_keys_are_those_the_page_makes(source):
+    """A key holds no colon, which would start a format: ``{glue:text}`solved:.1f` ``."""
+    text = source.read_text()
+    made = set(re.findall(r"\bglue\(\s*f?\"([^\"]+)\"", text))
+    assert not [key for key in made if ":" in key]
+    patterns = [re.sub(r"\\\{.*?\\\}", ".+", re.escape(key)) for key in made]  # keys made in a loop
+    for key in re.findall(r"\{glue:(?:text|figure)\}[ `]*([^\s`:]+)", text):
+        assert any(re.fullmatch(pattern, key) for pattern in patterns), key
