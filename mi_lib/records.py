@@ -41,7 +41,8 @@ def read_result(name: str) -> pd.DataFrame:
     """A recorded table; a ValueError says how to make one that is missing."""
     for path in (RESULTS / f"{name}.csv", RESULTS / f"{name}.csv.gz"):
         if path.exists():
-            return pd.read_csv(path, keep_default_na=False, na_values=["nan", ""]).fillna({"parameters": ""})
+            frame = pd.read_csv(path, keep_default_na=False, na_values=["nan", ""], dtype={"parameters": "str"})
+            return frame.fillna({"parameters": ""})
     raise ValueError(f"no recorded result {name!r} in {RESULTS}; `mi record {name}` makes it")
 
 
@@ -54,8 +55,10 @@ def checkpoint_hashes(checkpoints: list[str]) -> dict[str, str]:
 
 def cached_run(checkpoint: str, method: Method, puzzle_set: int | str, n: int, progress: Progress) -> pd.DataFrame:
     """Outcomes of one method on one puzzle set, from the cache if the same checkpoints made them."""
-    used = [checkpoint] + ([f"{checkpoint}_head_{method.head}"] if method.head in ("entropy", "mixture") else [])
-    key = "-".join(checkpoint_hashes([checkpoint])[name][:12] for name in used)
+    used = {checkpoint: "mdm"}
+    if method.head in ("entropy", "mixture"):
+        used[f"{checkpoint}_head_{method.head}"] = "head"
+    key = "-".join(read_sidecar(name, kind)["sha256"][:12] for name, kind in used.items())
     label = f"{method.name} {method.parameters}".strip()
     path = CACHE / "runs" / f"{key}-{label.replace(' ', '_')}-{puzzle_set}-{n}.csv"
     if not path.exists():
@@ -144,8 +147,8 @@ def record_table1(checkpoints: list[str], progress: Progress, sets: tuple[int, .
     """Table 1 with added rows, and the per-puzzle outcomes beside it."""
     started, outcomes = time.perf_counter(), []
     for checkpoint in checkpoints:
-        methods = (*table1_methods(), *added_methods(checkpoint))
-        outcomes.append(run_table(checkpoint, methods, list(sets), n, progress))
+        methods = dict.fromkeys((*table1_methods(), *added_methods(checkpoint)))  # a matched gamma may be the paper's
+        outcomes.append(run_table(checkpoint, tuple(methods), list(sets), n, progress))
     frame = pd.concat(outcomes, ignore_index=True)
     columns = ["checkpoint", "method", "parameters", "seed", "puzzle", "solved", "passes", "seconds"]
     write_result("table1_puzzles", frame[columns].round({"seconds": 6}), compressed=True)

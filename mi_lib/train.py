@@ -101,8 +101,7 @@ def held_out_loss(model: MDM, masked_cells: tuple[int, ...] = (20, 40, 54), n: i
     with torch.inference_mode():
         for count in masked_cells:
             generator = torch.Generator().manual_seed(count)
-            rate = torch.full((n,), (count - 0.5) / grids.shape[1])  # its ceiling is the count, whatever the rounding
-            noisy = forward_process(grids, rate, model.mask_id, generator)
+            noisy = forward_process(grids, torch.full((n,), count / grids.shape[1]), model.mask_id, generator)
             losses[f"nats_{count}"] = masked_cross_entropy(model, noisy, grids).mean().item()
     return losses
 

@@ -114,6 +114,14 @@ def test_forward_process_masks_the_counted_positions_and_no_others():
     assert torch.equal(forward_process(tokens, rate, 0, generator(1)), noisy)
 
 
+@pytest.mark.parametrize("length", [9, 50, 81, 100])
+def test_a_rate_of_k_in_l_masks_k(length):
+    """In float32, 45 / 81 * 81 is a little above 45: rounding must not mask one position more."""
+    count = torch.arange(1, length + 1)
+    noisy = forward_process(torch.ones(length, length, dtype=torch.long), count / length, 0, generator())
+    assert torch.equal((noisy == 0).sum(-1), count)
+
+
 def test_forward_process_masks_every_position_alike():
     noisy = forward_process(torch.ones(4000, 10, dtype=torch.long), torch.full((4000,), 0.3), 0, generator())
     torch.testing.assert_close((noisy == 0).float().mean(0), torch.full((10,), 0.3), atol=0.03, rtol=0)
