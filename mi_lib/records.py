@@ -1,5 +1,6 @@
 """Recorded results: the only writer of ``data/results``, each table with the provenance to redo it."""
 
+import gzip
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,14 +27,19 @@ HEADS = ("entropy", "mixture", "zero")
 HELD_OUT_LABELS = "held_out"
 
 
-def write_result(name: str, frame: pd.DataFrame, compressed: bool = False, **parameters) -> Path:
-    """Write ``data/results/NAME.csv`` (``.csv.gz`` if compressed) and, with parameters, its JSON of provenance."""
+def write_result(
+    name: str, frame: pd.DataFrame, compressed: bool = False, record: str | None = None, **parameters
+) -> Path:
+    """Write ``data/results/NAME.csv`` (``.csv.gz`` if compressed) and, with parameters, its JSON of provenance.
+
+    ``record`` is the name that ``mi record`` knows, if it is another.
+    """
     path = RESULTS / f"{name}.csv{'.gz' if compressed else ''}"
+    content = frame.to_csv(index=False).encode()
     with atomic_path(path) as temporary:
-        compression = {"method": "gzip", "mtime": 0} if compressed else None
-        frame.to_csv(temporary, index=False, compression=compression)
+        temporary.write_bytes(gzip.compress(content, mtime=0) if compressed else content)  # the same table, same bytes
     if parameters:
-        write_json(RESULTS / f"{name}.json", provenance(command=f"mi record {name}", **parameters))
+        write_json(RESULTS / f"{name}.json", provenance(command=f"mi record {record or name}", **parameters))
     return path
 
 
@@ -191,7 +197,7 @@ def record_head_metrics(checkpoints: list[str], progress: Progress) -> None:
     frame = pd.concat(scores, ignore_index=True)
     first = ["checkpoint", "estimator", "predictor", "r2", "spearman", "auroc_unit", "cost_ratio"]
     hashes = checkpoint_hashes(checkpoints)
-    write_result("head_deciles", pd.concat(deciles, ignore_index=True), checkpoints=hashes)
+    write_result("head_deciles", pd.concat(deciles, ignore_index=True), record="head_metrics", checkpoints=hashes)
     write_result("head_metrics", frame[first + [c for c in frame if c not in first]], checkpoints=hashes)
 
 

@@ -193,9 +193,10 @@ def test_phone_width_does_not_scroll_sideways(visit, name):
     wide = page.evaluate(
         """(() => {
              const room = document.documentElement.clientWidth;
+             const scrolls = e => e && (getComputedStyle(e).overflowX !== 'visible' || scrolls(e.parentElement));
              if (document.documentElement.scrollWidth <= room) return [];
              return [...document.querySelectorAll('body *')]
-               .filter(e => e.getBoundingClientRect().right > room + 1)
+               .filter(e => e.getBoundingClientRect().right > room + 1 && !scrolls(e.parentElement))
                .slice(0, 8).map(e => `${e.tagName}.${e.className}: ${e.textContent.trim().slice(0, 60)}`);
            })()"""
     )

@@ -6,11 +6,20 @@ import pytest
 import torch
 from conftest import random_tokens
 from references import distribution, head_score
+from tabular import Recorder
 from test_head_training import label
 
 from mi_lib.ground_truth import ESTIMATORS, mutual_information
 from mi_lib.head import HeadConfig, MIHead
-from mi_lib.head_scores import baselines, directional_ceiling, error_by_decile, pair_table, score_table, true_matrices
+from mi_lib.head_scores import (
+    baselines,
+    cost_ratio,
+    directional_ceiling,
+    error_by_decile,
+    pair_table,
+    score_table,
+    true_matrices,
+)
 from mi_lib.labels import Labels
 
 
@@ -202,6 +211,25 @@ def test_deciles_of_equal_values_are_tenths_all_the_same():
     table = error_by_decile(pd.DataFrame({"true": np.zeros(50), "head": np.full(50, 0.2)}), "head")
     assert table["decile"].tolist() == list(range(1, 11))
     np.testing.assert_allclose(table["rmse"], 0.2)
+
+
+@pytest.mark.parametrize("masked", [45, 50, 53])
+def test_cost_is_measured_on_boards_of_so_many_masked_cells(tiny_mdm, head, masked):
+    """The clock is not tested: what is timed is, and that the ratio is that of the two times."""
+    recorder, hidden_cells = Recorder(tiny_mdm), []
+
+    def timed(hidden, hide):
+        hidden_cells.append(hide)
+        return head(hidden, hide)
+
+    cost = cost_ratio(recorder, timed, masked, batch=4, repeats=3)
+    assert sorted(cost) == ["cost_ratio", "head_seconds", "pass_seconds"]
+    assert cost["cost_ratio"] == pytest.approx(cost["head_seconds"] / cost["pass_seconds"])
+    assert len(recorder.calls) == 1 + 3
+    assert len(hidden_cells) == 3
+    for tokens in recorder.calls:
+        assert ((tokens == 0).sum(-1) == masked).all()
+    assert all(torch.equal(hide, recorder.calls[0] == 0) for hide in hidden_cells)
 
 
 def test_tables_leave_their_arguments_alone(scored):

@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 from references import sat_solutions
+from test_symmetry import disguise
 
 import mi_lib.puzzles
 from mi_lib.artifacts import sha256
-from mi_lib.puzzles import N_SETS, N_TEST, TEST, TEST_SEED, VALIDATION_SEED, load_puzzles, write_test
+from mi_lib.puzzles import N_SETS, N_TEST, TEST, TEST_SEED, VALIDATION_SEED, count_repeats, load_puzzles, write_test
 from mi_lib.sudoku import format_board, generate_grids, generate_puzzles, is_solved, same_unit, solutions, solve_singles
 from mi_lib.symmetry import canonical_form
 from mi_lib.train import HELD_OUT_SEED, MDMTraining
@@ -135,6 +136,16 @@ def test_sets_have_their_size():
     assert len(load_puzzles(1)[0]) == 1000
     assert (load_puzzles(1, 3)[0] == generate_puzzles(3, TEST_SEED + 1)[0]).all()
     assert (load_puzzles("validation", 3)[0] == generate_puzzles(3, VALIDATION_SEED)[0]).all()
+
+
+def test_repeats_are_found_in_any_disguise(monkeypatch):
+    """Two solutions of set 1 and one of the validation puzzles are among the grids, none as it is."""
+    monkeypatch.setattr(mi_lib.puzzles, "load_puzzles", lambda name: load_puzzles(name, 4))
+    rng = np.random.default_rng(0)
+    known = [load_puzzles(1, 4)[1][0], load_puzzles(1, 4)[1][3], load_puzzles("validation", 4)[1][2]]
+    grids = np.stack([*generate_grids(5, seed=7), *(disguise(grid, rng) for grid in known)])
+    assert count_repeats(grids) == {"0": 0, "1": 2, "2": 0, "3": 0, "4": 0, "validation": 1}
+    assert set(count_repeats(grids[:5]).values()) == {0}
 
 
 @pytest.mark.parametrize(
