@@ -1,7 +1,7 @@
 """What ``decode`` and the policies cost beside the model and the head: ``pytest tests/bench/bench_decode.py``.
 
-The stand-in model answers at once with fixed logits, so all that is timed is the loop and the policy. ``extra_info`` sets
-that beside the time the MDM would take for as many passes, measured once; nothing is asserted.
+The stand-in model answers at once with fixed logits, so all that is timed is the loop and the policy. ``extra_info``
+sets that beside the time the MDM would take for as many passes, measured once; nothing is asserted.
 """
 
 import time
