@@ -51,7 +51,7 @@ class Diagnostics:
     Attributes
     ----------
     negative_share : float
-        Share of masked pairs (i != j, both directions) with a negative estimate.
+        Share of masked pairs (i != j, both directions) with an estimate below -1e-6, which is no rounding.
     asymmetry : float
         ``||A - A^T|| / ||A + A^T||`` (Frobenius).
     inconsistency : float
@@ -185,6 +185,7 @@ def mutual_information(model: MaskedModel, tokens: Tensor, estimator: str = "ent
         Symmetric, non-negative, zero on the diagonal and at observed positions.
     """
     check_estimator(estimator)
+    require("rows" not in options, "rows", options.get("rows"), "none: symmetry needs every row (see `probe`)")
     if tokens.dim() == 1:
         return symmetrize(probe(model, tokens, **options).of(estimator))
     return torch.stack([mutual_information(model, row, estimator, **options) for row in tokens])
@@ -206,7 +207,7 @@ def diagnose(directional: DirectionalMI, masked: Tensor, estimator: str = "entro
         return Diagnostics(0.0, 0.0, 0.0)
     total = (A + A.T).norm()
     return Diagnostics(
-        negative_share=(A[pairs] < 0).float().mean().item(),
+        negative_share=(A[pairs] < -1e-6).float().mean().item(),
         asymmetry=((A - A.T).norm() / total).item() if total > 0 else 0.0,
         inconsistency=(directional.kl - directional.mixture)[pairs].mean().item(),
     )

@@ -12,7 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mi_lib.artifacts import load_weights, read_json, read_tensors, save_checkpoint, write_json, write_tensors
+from mi_lib.artifacts import (
+    atomic_path,
+    load_weights,
+    read_json,
+    read_tensors,
+    save_checkpoint,
+    write_json,
+    write_tensors,
+)
 from mi_lib.masked import require
 from mi_lib.mdm import MDM, MDMConfig, diffusion_loss, forward_process, masked_cross_entropy
 from mi_lib.sudoku import generate_grids
@@ -148,6 +156,7 @@ def train_mdm(
     if (folder / "state.safetensors").exists():
         check_resumable(folder / "config.json", config, training)
         step = unpack_state(read_tensors(folder / "state.safetensors"), model, average, optimizers)
+        drop_rows_after(folder / "curve.csv", step)
     write_json(folder / "config.json", {"config": asdict(config), "training": asdict(training)})
     grids = torch.from_numpy(generate_grids(training.n_grids, training.seed))
     started, losses = time.perf_counter(), []
@@ -163,8 +172,8 @@ def train_mdm(
                 "seconds": time.perf_counter() - started,
             }
             write_tensors(folder / f"average_{step:07d}.safetensors", average.state_dict())
+            append_row(folder / "curve.csv", row)  # before the state: resuming drops a row that no state followed
             write_tensors(folder / "state.safetensors", pack_state(model, average, optimizers, step))
-            append_row(folder / "curve.csv", row)
             report(row)
             losses = []
     return average.eval()
@@ -209,6 +218,15 @@ def train_step(model, average, optimizers, grids: Tensor, training: MDMTraining,
     with torch.no_grad():  # else the average becomes part of an ever longer graph
         torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - keep)
     return loss.item()
+
+
+def drop_rows_after(path: Path, step: int) -> None:
+    """Keep only the rows of a curve up to ``step``."""
+    if path.exists():
+        lines = path.read_text().splitlines(keepends=True)
+        kept = lines[:1] + [line for line in lines[1:] if int(line.split(",", 1)[0]) <= step]
+        with atomic_path(path) as temporary:
+            temporary.write_text("".join(kept))
 
 
 def append_row(path: Path, row: dict) -> None:

@@ -25,7 +25,7 @@ class FreeModel:
 
     def __init__(self, boards: int):
         generator = torch.Generator().manual_seed(0)
-        scale = 6 * torch.rand(boards, 81, 1, generator=generator)
+        scale = 30 * torch.rand(boards, 81, 1, generator=generator)
         self.logits = scale * torch.randn(boards, 81, 9, generator=generator)
         self.hidden = torch.zeros(1).expand(boards, 81, 384)
 
