@@ -145,6 +145,11 @@ def test_baselines_by_hand():
     np.testing.assert_allclose(made["relation"], [0.01, 0.2, 0.5, 0.4])
 
 
+def test_a_relation_that_was_never_seen_has_no_mean():
+    test = frame([1] * 3, row=[False, True, False], true=[0.1, 0.2, 0.3])
+    np.testing.assert_allclose(baselines(frame([0] * 2, true=[0.0, 0.4]), test)["relation"], [0.2, np.nan, 0.2])
+
+
 def test_overlap_baseline_is_a_line_for_units_and_one_for_the_rest():
     rng = np.random.default_rng(0)
 

@@ -126,6 +126,15 @@ def test_loss_of_an_epoch_is_the_mean_over_its_batches(pairs):
     assert reports[0]["loss"] == pytest.approx(error.square().mean().item(), rel=1e-4)
 
 
+def test_rate_warms_up_and_falls(pairs):
+    """Over 20 steps, a longer warm-up and a shorter one start alike and go other ways."""
+    early, late = [], []
+    for warmup, reports in ((0.25, early), (0.5, late)):
+        train_head(pairs, SMALL, HeadTraining(epochs=20, boards_per_batch=5, warmup=warmup), reports.append)
+    assert early[0]["loss"] == late[0]["loss"]
+    assert early[5]["loss"] < late[5]["loss"]
+
+
 @pytest.mark.parametrize(("epochs", "warmup"), [(1, 0.05), (20, 0.05), (10, 0.1), (4, 0.25), (3, 0.0)])
 def test_any_number_of_steps_trains(pairs, epochs, warmup):
     """A warm-up of exactly one step too, where PyTorch's schedule divides by zero."""

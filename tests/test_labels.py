@@ -22,7 +22,7 @@ from mi_lib.labels import Labelling, choose_rows, make_labels, read_labels, sudo
 from mi_lib.masked import MaskedOutput
 from mi_lib.mdm import MDM, MDMConfig
 from mi_lib.samplers import decode
-from mi_lib.sudoku import find_conflict
+from mi_lib.sudoku import find_conflict, solutions
 
 PLAN = Labelling("abc", n_boards=10, rows=2, tail=0.0, seed=3, shard_size=4)
 SIZES = {"width": 24, "n_layers": 1, "n_heads": 2, "feed_forward": 32, "head_width": 16}
@@ -356,6 +356,14 @@ def test_the_other_half_are_steps_of_decodes(visited):
     share = [now / last for now, last in found]
     assert min(share) < 0.25
     assert max(share) > 0.75
+
+
+def test_the_first_step_of_a_decode_is_the_puzzle_itself():
+    """The only step there is, if one pass writes everything: 51 to 57 cells masked, the clues left."""
+    states = sudoku_states(Certain(), 40, seed=0)[20:]
+    masked = (states == 0).sum(-1)
+    assert ((masked >= 51) & (masked <= 57)).all()
+    assert all(len(solutions(board.numpy())) == 1 for board in states)
 
 
 def test_states_depend_on_the_seed_alone(model):
