@@ -23,7 +23,7 @@ class OneMessage(typer.core.TyperGroup):
     """Turns the errors a user can mend into one message on stderr and exit code 1 (130 if interrupted)."""
 
     def invoke(self, ctx):
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clean up on `kill` as on Ctrl-C
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clean up on `kill` as on Ctrl-C
         try:
             return super().invoke(ctx)
         except (BrokenPipeError, typer.Exit, typer.Abort):
@@ -34,6 +34,8 @@ class OneMessage(typer.core.TyperGroup):
         except KeyboardInterrupt:
             typer.echo("mi: interrupted; what was finished is kept, the same command goes on from there", err=True)
             raise typer.Exit(130) from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 class PairCommand(typer.core.TyperCommand):
