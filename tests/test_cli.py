@@ -6,6 +6,7 @@ import inspect
 import io
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import fields
@@ -56,7 +57,10 @@ def workplace(tmp_path, monkeypatch, tiny_mdm):
     save_checkpoint("tiny_head_entropy", MIHead(head), "head", {"width": TINY.width, "h": 8}, model="tiny")
     (tmp_path / "tiny.md").write_text(NOTEBOOK)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiny models gain nothing from more, and lose much on a busy machine
+    yield tmp_path
+    torch.set_num_threads(threads)
 
 
 def mi(*words: str, stdin: str | None = None):
@@ -139,6 +143,12 @@ def test_book_refuses_an_unknown_preset(monkeypatch):
     monkeypatch.setattr("mi_lib.book.run_notebook", lambda *args: pytest.fail("a kernel was started"))
     monkeypatch.setattr("mi_lib.book.publish", lambda *args: pytest.fail("the book was touched"))
     refused(mi("book", "--preset", "huge"), "preset='huge', expected one of ('smoke', 'paper')")
+
+
+def test_signal_handlers_are_given_back():
+    before = signal.getsignal(signal.SIGTERM)
+    mi("run", "nope")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize(
@@ -348,10 +358,7 @@ def test_solve_refuses_damaged_and_foreign_checkpoints(tmp_path, puzzles, tiny_m
 
 
 def test_threads_are_set():
-    before = torch.get_num_threads()
-    try:
-        assert mi("solve", "--checkpoint", "tiny", "--threads", "1", stdin="." * 81).exit_code == 0
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
+    answer = format_board(load_puzzles(0, 1)[1][0])  # nothing to decode
+    assert mi("solve", "--checkpoint", "tiny", "--threads", "2", stdin=answer).exit_code == 0
+    assert torch.get_num_threads() == 2
     refused(mi("solve", "--threads", "0", stdin="." * 81), "'--threads'", code=2)
