@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
+# PyTorch's threads sleep while they wait: spinning is ten times slower once another process wants a core.
+OMP_WAIT_POLICY ?= PASSIVE
+export OMP_WAIT_POLICY
 
 .PHONY: help install book linkcheck test lint clean
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -17,6 +18,10 @@ from typer import Argument, Option
 from mi_lib.cli_training import Checkpoint, Threads, given, label, train, train_head, use_threads
 from mi_lib.parameters import PARAMETERS, PRESETS
 from mi_lib.runner import BuildError
+
+# Read when PyTorch is loaded, here and in the kernels of notebooks: threads that spin while they wait for one another
+# are ten times slower as soon as another process wants one of the cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 class OneMessage(typer.core.TyperGroup):
