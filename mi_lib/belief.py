@@ -183,31 +183,6 @@ def mean_by_relation(mi: np.ndarray, masked: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["board", "relation", "mi", "pairs"])
 
 
-def bootstrap_means(frame: pd.DataFrame, by: list[str], value: str, seed: int = 0, n: int = 2_000) -> pd.DataFrame:
-    """Mean of a column in each group with its 95 % percentile interval, boards resampled.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        One row a board in each group.
-    by : list of str
-    value : str
-    seed, n : int
-        Of the bootstrap.
-
-    Returns
-    -------
-    DataFrame
-        ``by``, ``mean``, ``low``, ``high``.
-    """
-    rng, rows = np.random.default_rng(seed), []
-    for key, group in frame.dropna(subset=[value]).groupby(by, sort=False):
-        x = group[value].to_numpy()
-        means = x[rng.integers(len(x), size=(n, len(x)))].mean(1)
-        rows.append((*key, x.mean(), *np.quantile(means, [0.025, 0.975])))
-    return pd.DataFrame(rows, columns=[*by, "mean", "low", "high"])
-
-
 def cell_name(cell: int) -> str:
     """A cell in words, counted from one: ``row 9, column 3``."""
     return f"row {cell // 9 + 1}, column {cell % 9 + 1}"

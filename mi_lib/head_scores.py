@@ -151,7 +151,7 @@ def cost_ratio(
     """
     generator = torch.Generator().manual_seed(0)
     grids = torch.from_numpy(generate_grids(batch, 0)).long()
-    tokens = forward_process(grids, torch.full((batch,), (masked - 0.5) / grids.shape[1]), model.mask_id, generator)
+    tokens = forward_process(grids, torch.full((batch,), masked / grids.shape[1]), model.mask_id, generator)
     hide, hidden = tokens == model.mask_id, model(tokens).hidden
     times = {"pass": [], "head": []}
     for _ in range(repeats):

@@ -83,7 +83,7 @@ def sudoku_states(model: MaskedModel, n: int, seed: int) -> Tensor:
     rng = np.random.default_rng([LABEL_SEED, seed])
     half = n - n // 2
     grids = torch.from_numpy(generate_grids(half, int(rng.integers(2**62)))).long()
-    rate = torch.from_numpy(rng.integers(2, 82, size=half) / 81 - 1e-9)
+    rate = torch.from_numpy(rng.integers(2, 82, size=half) / 81)
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
     uniform = forward_process(grids, rate, model.mask_id, generator)
     if n == half:

@@ -1,6 +1,7 @@
 """Numbers with their intervals: solve rates, paired differences, and scores of predicted MI."""
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 from sklearn.metrics import r2_score, roc_auc_score
 
@@ -109,3 +110,28 @@ def r2_interval(
     r2 = 1 - error / (squares - total**2 / count)
     low, high = np.quantile(r2, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def bootstrap_means(frame: pd.DataFrame, by: list[str], value: str, seed: int = 0, n: int = 2_000) -> pd.DataFrame:
+    """Mean of a column in each group with its 95 % percentile interval, boards resampled.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row a board in each group.
+    by : list of str
+    value : str
+    seed, n : int
+        Of the bootstrap.
+
+    Returns
+    -------
+    DataFrame
+        ``by``, ``mean``, ``low``, ``high``.
+    """
+    rng, rows = np.random.default_rng(seed), []
+    for key, group in frame.dropna(subset=[value]).groupby(by, sort=False):
+        x = group[value].to_numpy()
+        means = x[rng.integers(len(x), size=(n, len(x)))].mean(1)
+        rows.append((*key, x.mean(), *np.quantile(means, [0.025, 0.975])))
+    return pd.DataFrame(rows, columns=[*by, "mean", "low", "high"])

@@ -59,23 +59,28 @@ def checkpoint_hashes(checkpoints: list[str]) -> dict[str, str]:
     return {name: read_sidecar(name, kind)["sha256"] for name, kind in names.items()}
 
 
+def counting(progress: Progress, what: str, total: int) -> Callable[[int], None]:
+    """A function that takes the number just finished and reports how many of ``total`` are done."""
+    done = 0
+
+    def step(finished: int) -> None:
+        nonlocal done
+        done += finished
+        progress(what, done, total)
+
+    return step
+
+
 def cached_run(checkpoint: str, method: Method, puzzle_set: int | str, n: int, progress: Progress) -> pd.DataFrame:
     """Outcomes of one method on one puzzle set, from the cache if the same checkpoints made them."""
     used = {checkpoint: "mdm"}
     if method.head in ("entropy", "mixture"):
         used[f"{checkpoint}_head_{method.head}"] = "head"
     key = "-".join(read_sidecar(name, kind)["sha256"][:12] for name, kind in used.items())
-    label = f"{method.name} {method.parameters}".strip()
-    path = CACHE / "runs" / f"{key}-{label.replace(' ', '_')}-{puzzle_set}-{n}.csv"
+    path = CACHE / "runs" / f"{key}-{method.label.replace(' ', '_')}-{puzzle_set}-{n}.csv"
     if not path.exists():
         puzzles, _ = load_puzzles(puzzle_set, n)
-        done = 0
-
-        def step(finished: int) -> None:
-            nonlocal done
-            done += finished
-            progress(f"{checkpoint} {label} on set {puzzle_set}", done, n)
-
+        step = counting(progress, f"{checkpoint} {method.label} on set {puzzle_set}", n)
         outcomes, seconds = run_method(checkpoint, method, puzzles, progress=step)
         with atomic_path(path) as temporary:
             outcomes.assign(seconds=seconds / n).to_csv(temporary, index=False)
@@ -211,13 +216,8 @@ def record_learning_curve(checkpoints: list[str], progress: Progress, training: 
 
 def record_relations(checkpoints: list[str], progress: Progress, n_boards: int = 40) -> None:
     """MI by the relation of two cells, for the checkpoints and their controls, over held-out boards."""
-    models, done = relation_models(checkpoints), 0
-
-    def step(boards: int) -> None:
-        nonlocal done
-        done += boards
-        progress("relations", done, n_boards * len(models))
-
+    models = relation_models(checkpoints)
+    step = counting(progress, "relations", n_boards * len(models))
     frame = relations_table(models, n_boards, progress=step)
     write_result(
         "relations", frame, n_boards=n_boards, checkpoints=checkpoint_hashes([m for m in models if m != "untrained"])

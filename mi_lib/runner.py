@@ -275,4 +275,4 @@ def footer(*checkpoints: str, **parameters):
 def _checkpoint_sha256(name: str) -> str:
     from mi_lib import artifacts
 
-    return json.loads((artifacts.CHECKPOINTS / f"{name}.json").read_text())["sha256"]
+    return artifacts.read_json(artifacts.CHECKPOINTS / f"{name}.json")["sha256"]

@@ -42,6 +42,11 @@ class Method:
         values = ((key, getattr(self, key)) for key in ("k", "gamma", "lam", "tau", "head"))
         return " ".join(f"{key}={value}" for key, value in values if value is not None)
 
+    @property
+    def label(self) -> str:
+        """Name and parameters in one string."""
+        return f"{self.name} {self.parameters}".strip()
+
     def policy(self, checkpoint: str) -> Policy:
         """The policy, with the head that belongs to ``checkpoint`` if it needs one."""
         if self.name == "MI":
@@ -138,8 +143,7 @@ def run_methods(
     """
     model, frames = load_mdm(checkpoint), []
     for method in methods:
-        label = f"{method.name} {method.parameters}".strip()
-        with tqdm(total=len(puzzles), desc=label, unit="puzzle") as bar:
+        with tqdm(total=len(puzzles), desc=method.label, unit="puzzle") as bar:
             outcomes, seconds = run_method(checkpoint, method, puzzles, batch_size, bar.update, model)
         row = {"checkpoint": checkpoint, "method": method.name, "parameters": method.parameters, "seed": seed}
         frames.append(outcomes.assign(**row, seconds=seconds / len(puzzles)))

@@ -2,7 +2,6 @@
 
 import copy
 import csv
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -259,7 +258,7 @@ def ship_snapshot(folder: Path, step: int, name: str, checkpoints: Path | None =
     saved = sorted(int(path.stem.removeprefix("average_")) for path in folder.glob("average_*.safetensors"))
     if step not in saved:
         raise ValueError(f"step={step}, but {folder} has snapshots at {saved}")
-    plan = json.loads((folder / "config.json").read_text())
+    plan = read_json(folder / "config.json")
     model = MDM(MDMConfig(**plan["config"]))
     load_weights(model, read_tensors(folder / f"average_{step:07d}.safetensors"), str(folder))
     with (folder / "curve.csv").open() as file:

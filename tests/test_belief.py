@@ -9,7 +9,6 @@ from tabular import SupportModel
 
 from mi_lib.belief import (
     RELATIONS,
-    bootstrap_means,
     cell_name,
     confined_digits,
     empty_clues,
@@ -19,6 +18,7 @@ from mi_lib.belief import (
     relation_index,
 )
 from mi_lib.ground_truth import ESTIMATORS, mutual_information
+from mi_lib.metrics import bootstrap_means
 from mi_lib.puzzles import load_puzzles
 from mi_lib.sudoku import UNITS, is_solved
 
