@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from mi_lib.artifacts import ROOT, atomic_path, checkpoint_names, read_json
-from mi_lib.records import recorded_outcomes
+from mi_lib.runs import recorded_outcomes
 from mi_lib.tables import beside_paper
 
 PICTURE = ROOT / "book" / "_static" / "result.png"
@@ -79,7 +79,7 @@ def draw_picture(checkpoint: str = "sudoku_paper") -> None:
     from mi_lib import board_plots, fig1, interpret, plots
     from mi_lib.checkpoints import load_mdm
     from mi_lib.ground_truth import mutual_information
-    from mi_lib.records import read_result
+    from mi_lib.results import read_result
     from mi_lib.solving import PAPER_TABLE1
     from mi_lib.tables import families, with_intervals
 

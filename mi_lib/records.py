@@ -1,116 +1,29 @@
 """Recorded results: the only writer of ``data/results``, each table with the provenance to redo it."""
 
-import gzip
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from mi_lib.artifacts import CACHE, RESULTS, atomic_path, checkpoint_names, commit, provenance, read_sidecar, write_json
+from mi_lib.artifacts import CACHE, checkpoint_names, commit, read_sidecar
 from mi_lib.checkpoints import load_head, load_mdm
 from mi_lib.fig1 import find_fig1_state
+from mi_lib.head_scaling import scale_head
 from mi_lib.head_scores import cost_ratio, directional_ceiling, error_by_decile, pair_table, score_table
 from mi_lib.interpret import relation_models, relations_table
 from mi_lib.labels import read_labels
 from mi_lib.masked import require
-from mi_lib.puzzles import count_repeats, load_puzzles
-from mi_lib.solving import Method, run_method, table1_methods
+from mi_lib.puzzles import count_repeats
+from mi_lib.results import Progress, checkpoint_hashes, counting, write_result
+from mi_lib.runs import HEADS, added_methods, run_table, summarize
+from mi_lib.snapshots import solve_snapshots
+from mi_lib.solving import Method, table1_methods
 from mi_lib.train import MDMTraining, drawn_grids
 
-Progress = Callable[[str, int, int], None]  # (what, done, total)
-TARGET_PASSES = (15.2, 9.7)  # the paper's MI-guided rows: methods are compared at equal passes
 GAMMA_GRID = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 N_MATCH = 200  # validation puzzles a point of the grid
-HEADS = ("entropy", "mixture", "zero")
 HELD_OUT_LABELS = "held_out"
-
-
-def write_result(
-    name: str, frame: pd.DataFrame, compressed: bool = False, record: str | None = None, **parameters
-) -> Path:
-    """Write ``data/results/NAME.csv`` (``.csv.gz`` if compressed) and, with parameters, its JSON of provenance.
-
-    ``record`` is the name that ``mi record`` knows, if it is another.
-    """
-    path = RESULTS / f"{name}.csv{'.gz' if compressed else ''}"
-    content = frame.to_csv(index=False).encode()
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(gzip.compress(content, mtime=0) if compressed else content)  # the same table, same bytes
-    if parameters:
-        write_json(RESULTS / f"{name}.json", provenance(command=f"mi record {record or name}", **parameters))
-    return path
-
-
-def read_result(name: str) -> pd.DataFrame:
-    """A recorded table; a ValueError says how to make one that is missing."""
-    for path in (RESULTS / f"{name}.csv", RESULTS / f"{name}.csv.gz"):
-        if path.exists():
-            frame = pd.read_csv(path, keep_default_na=False, na_values=["nan", ""], dtype={"parameters": "str"})
-            return frame.fillna({"parameters": ""})
-    raise ValueError(f"no recorded result {name!r} in {RESULTS}; `mi record {name}` makes it")
-
-
-def checkpoint_hashes(checkpoints: list[str]) -> dict[str, str]:
-    """SHA-256 of MDM checkpoints and of their heads."""
-    names = dict.fromkeys(checkpoints, "mdm")
-    names |= {n: "head" for n in checkpoint_names("head") if read_sidecar(n, "head")["model"] in checkpoints}
-    return {name: read_sidecar(name, kind)["sha256"] for name, kind in names.items()}
-
-
-def counting(progress: Progress, what: str, total: int) -> Callable[[int], None]:
-    """A function that takes the number just finished and reports how many of ``total`` are done."""
-    done = 0
-
-    def step(finished: int) -> None:
-        nonlocal done
-        done += finished
-        progress(what, done, total)
-
-    return step
-
-
-def cached_run(checkpoint: str, method: Method, puzzle_set: int | str, n: int, progress: Progress) -> pd.DataFrame:
-    """Outcomes of one method on one puzzle set, from the cache if the same checkpoints made them."""
-    used = {checkpoint: "mdm"}
-    if method.head in ("entropy", "mixture"):
-        used[f"{checkpoint}_head_{method.head}"] = "head"
-    key = "-".join(read_sidecar(name, kind)["sha256"][:12] for name, kind in used.items())
-    path = CACHE / "runs" / f"{key}-{method.label.replace(' ', '_')}-{puzzle_set}-{n}.csv"
-    if not path.exists():
-        puzzles, _ = load_puzzles(puzzle_set, n)
-        step = counting(progress, f"{checkpoint} {method.label} on set {puzzle_set}", n)
-        outcomes, seconds = run_method(checkpoint, method, puzzles, progress=step)
-        with atomic_path(path) as temporary:
-            outcomes.assign(seconds=seconds / n).to_csv(temporary, index=False)
-    return pd.read_csv(path)
-
-
-def run_table(checkpoint: str, methods: tuple[Method, ...], sets: list, n: int, progress: Progress) -> pd.DataFrame:
-    """Per-puzzle outcomes of several methods on several sets: checkpoint, method, parameters, seed, puzzle, ..."""
-    frames = []
-    for puzzle_set in sets:
-        for method in methods:
-            labels = {"checkpoint": checkpoint, "method": method.name, "parameters": method.parameters}
-            runs = cached_run(checkpoint, method, puzzle_set, n, progress)
-            frames.append(runs.assign(**labels, seed=puzzle_set))
-    return pd.concat(frames, ignore_index=True)
-
-
-def summarize(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """Means a method and set: checkpoint, method, parameters, seed, n, passes, solved, seconds_per_puzzle."""
-    keys = ["checkpoint", "method", "parameters", "seed"]
-    return (
-        outcomes.groupby(keys, sort=False)
-        .agg(
-            n=("solved", "size"),
-            passes=("passes", "mean"),
-            solved=("solved", "mean"),
-            seconds_per_puzzle=("seconds", "mean"),
-        )
-        .reset_index()
-    )
 
 
 def record_gammas(checkpoints: list[str], progress: Progress) -> None:
@@ -122,36 +35,6 @@ def record_gammas(checkpoints: list[str], progress: Progress) -> None:
         frames.append(summarize(run_table(checkpoint, tuple(methods), ["validation"], N_MATCH, progress)))
     frame = pd.concat(frames, ignore_index=True)
     write_result("gammas", frame, n_puzzles=N_MATCH, checkpoints=checkpoint_hashes(checkpoints))
-
-
-def matched_methods(checkpoint: str) -> dict[float, tuple[Method, ...]]:
-    """Each budgeted method at the gamma that gives each of ``TARGET_PASSES`` on the recorded validation grid.
-
-    Returns
-    -------
-    dict
-        From passes to methods: MI with the entropy head first, then the mixture head, MI of zero, EB.
-    """
-    frame = read_result("gammas")
-    frame = frame[frame["checkpoint"] == checkpoint]
-    require(len(frame) > 0, "checkpoint", checkpoint, "one with recorded gammas (`mi record gammas`)")
-    values = frame["parameters"].str.extract(r"gamma=(?P<gamma>\S+)(?:.*head=(?P<head>\S+))?")
-    grid = frame.assign(gamma=values["gamma"].astype(float), head=values["head"].fillna("EB")).sort_values("passes")
-    matched = {}
-    for target in TARGET_PASSES:
-        gammas = {
-            head: round(float(np.exp(np.interp(target, points["passes"], np.log(points["gamma"])))), 3)
-            for head, points in grid.groupby("head")
-        }
-        guided = tuple(Method("MI", gamma=gammas[head], lam=1.0, head=head) for head in HEADS if head in gammas)
-        matched[target] = (*guided, Method("EB", gamma=gammas["EB"]))
-    return matched
-
-
-def added_methods(checkpoint: str) -> tuple[Method, ...]:
-    """The rows that Table 1 gets beside the paper's: every budgeted method at equal passes, and a modern baseline."""
-    matched = (method for methods in matched_methods(checkpoint).values() for method in methods)
-    return tuple(dict.fromkeys((*matched, Method("Threshold", tau=0.9))))
 
 
 def record_table1(checkpoints: list[str], progress: Progress, sets: tuple[int, ...] = (0,), n: int = 1000) -> None:
@@ -171,15 +54,6 @@ def record_table1(checkpoints: list[str], progress: Progress, sets: tuple[int, .
         checkpoints=checkpoint_hashes(checkpoints),
         seconds=time.perf_counter() - started,
     )
-
-
-def recorded_outcomes(checkpoint: str, seed: int | None = None, n: int | None = None) -> pd.DataFrame:
-    """Recorded outcomes of a checkpoint, a row a method and puzzle; of one puzzle set, of its first ``n`` puzzles."""
-    frame = read_result("table1_puzzles")
-    frame = frame[frame["checkpoint"] == checkpoint]
-    frame = frame if seed is None else frame[frame["seed"] == seed]
-    require(len(frame) > 0, "checkpoint and seed", (checkpoint, seed), "recorded ones (`mi record table1`)")
-    return frame if n is None else frame[frame["puzzle"] < n]
 
 
 def record_head_metrics(checkpoints: list[str], progress: Progress) -> None:
@@ -212,6 +86,36 @@ def record_learning_curve(checkpoints: list[str], progress: Progress, training: 
     require((folder / "curve.csv").exists(), "training", training, f"one with a curve in {folder.parent}")
     curve = pd.read_csv(folder / "curve.csv").drop_duplicates("step", keep="last").sort_values("step")
     write_result("learning_curve", curve, training=training, checkpoints=checkpoint_hashes(checkpoints))
+
+
+def record_snapshots(
+    checkpoints: list[str],
+    progress: Progress,
+    training: str = "sudoku_best",
+    steps: tuple[int, ...] = (3300, 4200),
+    n: int = 1000,
+) -> None:
+    """Validation puzzles that snapshots of a training solve sequentially, on which ``sudoku_paper`` is chosen."""
+    step = counting(progress, "snapshots", n * len(steps))
+    frame = solve_snapshots(CACHE / "train" / training, steps, n, step)
+    write_result("snapshots", frame, training=training, n_puzzles=n, checkpoints=checkpoint_hashes(checkpoints))
+
+
+def record_head_scaling(
+    checkpoints: list[str], progress: Progress, sizes: tuple[int, ...] = (1500, 3000, 6000, 12000)
+) -> None:
+    """Held-out R2 of heads trained on the first so many of a checkpoint's labelled boards."""
+    frames = []
+    for checkpoint in checkpoints:
+        folder = CACHE / "labels"
+        held_out = read_labels(folder / f"{checkpoint}_{HELD_OUT_LABELS}")
+        step = counting(progress, f"{checkpoint}: heads", 2 * len(sizes))
+        model = load_mdm(checkpoint)
+        for estimator in ("entropy", "mixture"):
+            frame = scale_head(model, folder / f"{checkpoint}_train", held_out, estimator, sizes, step)
+            frames.append(frame.assign(checkpoint=checkpoint, estimator=estimator))
+    frame = pd.concat(frames, ignore_index=True)
+    write_result("head_scaling", frame, checkpoints=checkpoint_hashes(checkpoints))
 
 
 def record_relations(checkpoints: list[str], progress: Progress, n_boards: int = 40) -> None:
@@ -253,8 +157,10 @@ RECORDS: dict[str, Callable] = {
     "fig1_state": record_fig1_state,
     "gammas": record_gammas,
     "head_metrics": record_head_metrics,
+    "head_scaling": record_head_scaling,
     "learning_curve": record_learning_curve,
     "relations": record_relations,
+    "snapshots": record_snapshots,
     "table1": record_table1,
     "unseen": record_unseen,
 }

@@ -12,26 +12,24 @@ import torch
 
 import mi_lib.artifacts
 import mi_lib.records
+import mi_lib.results
+import mi_lib.runs
 from mi_lib.artifacts import RESULTS, read_sidecar, save_checkpoint
 from mi_lib.checkpoints import load_mdm
 from mi_lib.head import HeadConfig, MIHead
 from mi_lib.labels import Labelling, make_labels
 from mi_lib.mdm import describe
 from mi_lib.puzzles import load_puzzles
-from mi_lib.records import (
-    GAMMA_GRID,
-    RECORDS,
+from mi_lib.records import GAMMA_GRID, RECORDS, record
+from mi_lib.results import checkpoint_hashes, read_result, write_result
+from mi_lib.runs import (
     TARGET_PASSES,
     added_methods,
     cached_run,
-    checkpoint_hashes,
     matched_methods,
-    read_result,
-    record,
     recorded_outcomes,
     run_table,
     summarize,
-    write_result,
 )
 from mi_lib.solving import Method, run_method, table1_methods
 from mi_lib.tables import with_intervals
@@ -58,8 +56,9 @@ def store(model, name: str, seed: int = 0) -> None:
 def place(tmp_path, monkeypatch, tiny_mdm):
     """Results, cache and checkpoints of its own: the MDM "tiny" with both heads, and an MDM "bare" without."""
     monkeypatch.setattr(mi_lib.artifacts, "CHECKPOINTS", tmp_path / "checkpoints")
-    monkeypatch.setattr(mi_lib.records, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(mi_lib.results, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(mi_lib.records, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(mi_lib.runs, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(mi_lib.records, "commit", lambda: "0123456789ab")
     store(tiny_mdm, "tiny")
     save_checkpoint("bare", tiny_mdm, "mdm", describe(tiny_mdm.config))
@@ -75,7 +74,7 @@ def runs(monkeypatch) -> list[str]:
         labels.append(f"{method.name} {method.parameters}".strip())
         return run_method(checkpoint, method, *arguments, **options)
 
-    monkeypatch.setattr(mi_lib.records, "run_method", spy)
+    monkeypatch.setattr(mi_lib.runs, "run_method", spy)
     return labels
 
 
@@ -216,7 +215,7 @@ def test_a_method_without_its_head_is_named(place):
 
 def test_an_interrupted_recording_goes_on(place, runs, monkeypatch):
     methods = tuple(Method("Naive", k=k) for k in (9, 18, 27))
-    run = mi_lib.records.run_method
+    run = mi_lib.runs.run_method
 
     def stopped(checkpoint, method, *arguments, **options):
         if method.k == 27:
@@ -224,7 +223,7 @@ def test_an_interrupted_recording_goes_on(place, runs, monkeypatch):
         return run(checkpoint, method, *arguments, **options)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(mi_lib.records, "run_method", stopped)
+        patch.setattr(mi_lib.runs, "run_method", stopped)
         run_table("tiny", methods, [0], 2, silent)
     assert runs == ["Naive k=9", "Naive k=18"]
     table = run_table("tiny", methods, [0], 2, silent)
@@ -288,9 +287,16 @@ def test_matched_gammas_lie_on_the_line(place):
 
 def test_between_grid_points_log_gamma_is_interpolated(place):
     """16 passes at 0.2 and 14 at 0.4: 15.2 lies two fifths of the way, at 0.2 * 2^0.4."""
+    grid = pd.DataFrame({"checkpoint": "tiny", "method": "EB", "parameters": ["gamma=0.4", "gamma=0.2", "gamma=1.6"]})
+    write_result("gammas", grid.assign(passes=[14.0, 16.0, 9.0]))
+    assert matched_methods("tiny")[15.2] == (Method("EB", gamma=round(0.2 * 2**0.4, 3)),)
+
+
+def test_a_grid_that_does_not_reach_the_target_is_refused(place):
     grid = pd.DataFrame({"checkpoint": "tiny", "method": "EB", "parameters": ["gamma=0.4", "gamma=0.2"]})
     write_result("gammas", grid.assign(passes=[14.0, 16.0]))
-    assert matched_methods("tiny")[15.2] == (Method("EB", gamma=round(0.2 * 2**0.4, 3)),)
+    with pytest.raises(ValueError, match=r"target=9.7, expected 14.0 to 16.0 passes, the grid of EB"):
+        matched_methods("tiny")
 
 
 def test_a_checkpoint_without_gammas_is_named(place):

@@ -1,0 +1,56 @@
+"""Result tables in ``data/results``: written with the provenance to redo them, read by the pages."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from mi_lib.artifacts import RESULTS, atomic_path, checkpoint_names, provenance, read_sidecar, write_json
+
+BESIDE = {"head_deciles": "head_metrics", "table1_puzzles": "table1"}  # tables that another record writes
+Progress = Callable[[str, int, int], None]  # (what, done, total)
+
+
+def write_result(
+    name: str, frame: pd.DataFrame, compressed: bool = False, record: str | None = None, **parameters
+) -> Path:
+    """Write ``data/results/NAME.csv`` (``.csv.gz`` if compressed) and, with parameters, its JSON of provenance.
+
+    ``record`` is the name that ``mi record`` knows, if it is another.
+    """
+    path = RESULTS / f"{name}.csv{'.gz' if compressed else ''}"
+    content = frame.to_csv(index=False).encode()
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(gzip.compress(content, mtime=0) if compressed else content)  # the same table, same bytes
+    if parameters:
+        write_json(RESULTS / f"{name}.json", provenance(command=f"mi record {record or name}", **parameters))
+    return path
+
+
+def read_result(name: str) -> pd.DataFrame:
+    """A recorded table; a ValueError says how to make one that is missing."""
+    for path in (RESULTS / f"{name}.csv", RESULTS / f"{name}.csv.gz"):
+        if path.exists():
+            frame = pd.read_csv(path, keep_default_na=False, na_values=["nan", ""], dtype={"parameters": "str"})
+            return frame.fillna({"parameters": ""})
+    raise ValueError(f"no recorded result {name!r} in {RESULTS}; `mi record {BESIDE.get(name, name)}` makes it")
+
+
+def checkpoint_hashes(checkpoints: list[str]) -> dict[str, str]:
+    """SHA-256 of MDM checkpoints and of their heads."""
+    names = dict.fromkeys(checkpoints, "mdm")
+    names |= {n: "head" for n in checkpoint_names("head") if read_sidecar(n, "head")["model"] in checkpoints}
+    return {name: read_sidecar(name, kind)["sha256"] for name, kind in names.items()}
+
+
+def counting(progress: Progress, what: str, total: int) -> Callable[[int], None]:
+    """A function that takes the number just finished and reports how many of ``total`` are done."""
+    done = 0
+
+    def step(finished: int) -> None:
+        nonlocal done
+        done += finished
+        progress(what, done, total)
+
+    return step
