@@ -61,6 +61,7 @@ def _one_of(names: tuple[str, ...]) -> Parameter:
 PARAMETERS: dict[str, Parameter] = {
     "preset": _one_of(PRESETS),
     "checkpoint": Parameter(str, "the name of an MDM checkpoint", checkpoint="mdm"),
+    "other": Parameter(str, "the name of an MDM checkpoint", checkpoint="mdm"),
     "checkpoints": Parameter(list, "a list of names of MDM checkpoints", items=str, checkpoint="mdm"),
     "head": _one_of((*ESTIMATORS, "zero")),
     "estimator": _one_of(ESTIMATORS),

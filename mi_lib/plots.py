@@ -209,3 +209,25 @@ def draw_learning_curve(ax: Axes, frame: pd.DataFrame) -> Axes:
     ax.set(xlabel="training examples", ylabel="cross-entropy (nats a masked cell)")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1.01), ncols=2, borderaxespad=0)
     return ax
+
+
+def draw_head_scaling(ax: Axes, frame: pd.DataFrame) -> Axes:
+    """Held-out R2 of MI heads against the number of boards they were trained on, a line an estimator with its band.
+
+    Parameters
+    ----------
+    ax : Axes
+    frame : DataFrame
+        Columns ``estimator``, ``n_boards``, ``r2``, ``r2_low``, ``r2_high``.
+    """
+    for k, (estimator, rows) in enumerate(frame.sort_values("n_boards").groupby("estimator", sort=False)):
+        color, style = PALETTE[k % len(PALETTE)], {"marker": MARKERS[k % len(MARKERS)], "ls": DASHES[k % len(DASHES)]}
+        ax.plot(rows["n_boards"], rows["r2"], color=color, lw=1.8, label=f"{estimator} head", **style)
+        ax.fill_between(rows["n_boards"], rows["r2_low"], rows["r2_high"], color=color, alpha=0.15, lw=0)
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(FixedLocator(sorted(frame["n_boards"].unique())))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set(xlabel="labelled boards (log scale)", ylabel="R² on held-out boards")
+    ax.legend(loc="lower right")
+    return ax

@@ -9,6 +9,7 @@ import torch
 from mi_lib.artifacts import CACHE, atomic_path, load_weights, read_json, read_tensors, sha256
 from mi_lib.masked import require
 from mi_lib.mdm import MDM, MDMConfig
+from mi_lib.metrics import solve_rate
 from mi_lib.policies import Sequential
 from mi_lib.puzzles import load_puzzles
 from mi_lib.samplers import decode
@@ -49,7 +50,8 @@ def solve_snapshots(
     Returns
     -------
     DataFrame
-        A row a snapshot: ``step``, ``n``, ``solved`` (share). A snapshot that was solved before comes from the cache.
+        A row a snapshot: ``step``, ``n``, ``solved`` (share) and its 95 % Wilson interval ``low``, ``high``. A snapshot
+        that was solved before comes from the cache.
     """
     puzzles, _ = load_puzzles("validation", n)
     rows = []
@@ -62,5 +64,6 @@ def solve_snapshots(
             outcomes = pd.DataFrame({"puzzle": range(n), "solved": is_solved(puzzles, tokens.numpy()).astype(int)})
             with atomic_path(path) as temporary:
                 outcomes.to_csv(temporary, index=False)
-        rows.append({"step": step, "n": n, "solved": pd.read_csv(path)["solved"].mean()})
+        rate, low, high = solve_rate(pd.read_csv(path)["solved"].to_numpy())
+        rows.append({"step": step, "n": n, "solved": rate, "low": low, "high": high})
     return pd.DataFrame(rows)

@@ -4,7 +4,7 @@ import pandas as pd
 
 from mi_lib.masked import require
 from mi_lib.metrics import paired_difference, solve_rate
-from mi_lib.solving import PAPER_TABLE1
+from mi_lib.solving import PAPER_TABLE1, Method
 
 KEYS = ["method", "parameters"]
 
@@ -50,13 +50,13 @@ def beside_paper(outcomes: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
-def outcome(outcomes: pd.DataFrame, method: str, parameters: str) -> pd.Series:
-    """Solved (bool) a puzzle of one method, indexed by seed and puzzle; a ValueError lists what there is."""
+def outcome(outcomes: pd.DataFrame, method: str, parameters: str) -> pd.DataFrame:
+    """``solved`` (bool) and ``passes`` of one method, indexed by seed and puzzle; a ValueError lists what there is."""
     rows = outcomes[(outcomes["method"] == method) & (outcomes["parameters"] == parameters)]
     known = sorted({f"{m} {p}".strip() for m, p in zip(outcomes["method"], outcomes["parameters"], strict=True)})
     require(len(rows) > 0, "method", f"{method} {parameters}".strip(), f"one of {known}")
     index = ["seed", "puzzle"] if "seed" in rows else ["puzzle"]
-    return rows.set_index(index)["solved"].astype(bool)
+    return rows.set_index(index)[["solved", "passes"]].astype({"solved": bool})
 
 
 def paired_table(outcomes: pd.DataFrame, pairs: list[tuple[tuple[str, str], tuple[str, str]]]) -> pd.DataFrame:
@@ -68,15 +68,81 @@ def paired_table(outcomes: pd.DataFrame, pairs: list[tuple[tuple[str, str], tupl
         Columns ``a``, ``b``, ``passes a``, ``passes b``, ``difference``, ``low``, ``high`` (percentage points), ``p``
         (exact McNemar) and ``n``.
     """
-    passes = outcomes.groupby(KEYS)["passes"].mean()
     rows = []
     for a, b in pairs:
         both = pd.concat([outcome(outcomes, *a), outcome(outcomes, *b)], axis=1, join="inner", keys=["a", "b"])
-        d = paired_difference(both["a"].to_numpy(), both["b"].to_numpy())
-        row = {"a": " ".join(a).strip(), "b": " ".join(b).strip(), "passes a": passes[a], "passes b": passes[b]}
+        d = paired_difference(both["a"]["solved"].to_numpy(), both["b"]["solved"].to_numpy())
+        row = {"a": " ".join(a).strip(), "b": " ".join(b).strip()}
+        row |= {f"passes {side}": both[side]["passes"].mean() for side in ("a", "b")}
         row |= {key: 100 * d[key] for key in ("difference", "low", "high")}
         rows.append(row | {"p": d["p"], "n": len(both)})
     return pd.DataFrame(rows)
+
+
+def equal_passes(outcomes: pd.DataFrame, matched: dict[float, tuple[Method, ...]], head: str) -> pd.DataFrame:
+    """MI guidance with one head against every other method at equal passes and against Sequential, paired.
+
+    Parameters
+    ----------
+    outcomes : DataFrame
+        Of one checkpoint.
+    matched : dict
+        ``mi_lib.runs.matched_methods`` of that checkpoint.
+    head : {"entropy", "mixture", "zero"}
+
+    Returns
+    -------
+    DataFrame
+        ``paired_table`` with a column ``a better?``; for each number of passes, the other methods and then Sequential.
+    """
+    pairs = []
+    for methods in matched.values():
+        guided = next(m for m in methods if m.head == head)
+        others = [(m.name, m.parameters) for m in methods if m != guided]
+        pairs += [((guided.name, guided.parameters), other) for other in (*others, ("Sequential", ""))]
+    table = paired_table(outcomes, pairs)
+    return table.assign(**{"a better?": list(map(verdict, table["low"], table["high"]))})
+
+
+def decoding_claims(
+    outcomes: pd.DataFrame, matched: dict[float, tuple[Method, ...]], margin: float
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The paper's claims on decoding, each answered by a paired interval on one checkpoint's outcomes.
+
+    Parameters
+    ----------
+    outcomes : DataFrame
+    matched : dict
+        ``mi_lib.runs.matched_methods`` of that checkpoint: MI guidance is its first method.
+    margin : float
+        Loss of accuracy, a share, that still counts as preserved.
+
+    Returns
+    -------
+    claims : DataFrame
+        ``claim``, ``answer``, ``difference in points, 95 %``.
+    pairs : DataFrame
+        ``paired_table`` of what was compared, with the ratio of passes.
+    """
+    rows, tables = [], []
+    for target, methods in matched.items():
+        keys = [(m.name, m.parameters) for m in methods]
+        zero = next(key for key, m in zip(keys, methods, strict=True) if m.head == "zero")
+        table = paired_table(outcomes, [(keys[0], ("Sequential", "")), (keys[0], keys[-1]), (keys[0], zero)])
+        table["fewer passes"] = table["passes b"] / table["passes a"]
+        tables.append(table)
+        s, e, z = (row for _, row in table.iterrows())
+        about = f"({target:.0f} passes)"
+        kept = verdict(s["low"] + 100 * margin, s["high"] + 100 * margin)
+        for claim, answer, row in (
+            (f"{s['fewer passes']:.1f} times fewer passes at preserved accuracy", kept, s),
+            (f"MI-guided solves more than Sequential {about}", verdict(s["low"], s["high"]), s),
+            (f"MI-guided solves more than EB at equal passes {about}", verdict(e["low"], e["high"]), e),
+            (f"Not claimed by the paper: MI adds to the budget rule alone {about}", verdict(z["low"], z["high"]), z),
+        ):
+            span = f"{row['difference']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}]"
+            rows.append({"claim": claim, "answer": answer, "difference in points, 95 %": span})
+    return pd.DataFrame(rows), pd.concat(tables, ignore_index=True)
 
 
 def families(table: pd.DataFrame) -> pd.DataFrame:

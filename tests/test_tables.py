@@ -7,8 +7,18 @@ import pandas as pd
 import pytest
 
 from mi_lib.metrics import solve_rate
-from mi_lib.solving import PAPER_TABLE1
-from mi_lib.tables import beside_paper, families, outcome, paired_table, show, verdict, with_intervals
+from mi_lib.solving import PAPER_TABLE1, Method
+from mi_lib.tables import (
+    beside_paper,
+    decoding_claims,
+    equal_passes,
+    families,
+    outcome,
+    paired_table,
+    show,
+    verdict,
+    with_intervals,
+)
 
 GUIDED = "gamma=0.3 lam=1.0 head=entropy"
 
@@ -90,9 +100,11 @@ def test_all_rows_of_the_paper_find_their_place():
 
 def test_outcome_is_indexed_by_set_and_puzzle(outcomes):
     one = outcome(outcomes, "Sequential", "")
-    assert one.dtype == bool
-    assert one.to_dict() == {(0, 0): True, (0, 1): False, (0, 2): False, (0, 3): False}
-    assert outcome(outcomes.drop(columns="seed"), "MI", GUIDED).to_dict() == {0: True, 1: True, 2: True, 3: False}
+    assert one["solved"].dtype == bool
+    assert one["passes"].tolist() == [53.0, 54.0, 53.0, 54.0]
+    assert one["solved"].to_dict() == {(0, 0): True, (0, 1): False, (0, 2): False, (0, 3): False}
+    unseeded = outcome(outcomes.drop(columns="seed"), "MI", GUIDED)
+    assert unseeded["solved"].to_dict() == {0: True, 1: True, 2: True, 3: False}
 
 
 def test_unknown_methods_are_answered_with_the_known(outcomes):
@@ -175,3 +187,57 @@ def test_tables_are_shown_with_their_digits():
     assert "nan" not in page
     assert "level0" not in page.split("<tbody>")[1]  # no index
     assert ">0.5</td>" in show(table).to_html()
+
+
+MATCHED = {
+    10.0: (
+        Method("MI", gamma=0.3, lam=1.0, head="entropy"),
+        Method("MI", gamma=0.3, lam=1.0, head="zero"),
+        Method("EB", gamma=0.2),
+    )
+}
+
+
+@pytest.fixture
+def hundred() -> pd.DataFrame:
+    """Of 100 puzzles MI solves 60, Sequential 61 (the same and one more), EB 20 of the same, MI of zero 30 others."""
+
+    def solved(start: int, stop: int) -> list[int]:
+        return [int(start <= k < stop) for k in range(100)]
+
+    return pd.concat(
+        [
+            rows("MI", GUIDED, solved(0, 60), 10.0),
+            rows("Sequential", "", solved(0, 61), 50.0),
+            rows("EB", "gamma=0.2", solved(0, 20), 10.5),
+            rows("MI", "gamma=0.3 lam=1.0 head=zero", solved(60, 90), 9.0),
+        ],
+        ignore_index=True,
+    )
+
+
+def test_claims_are_answered_by_the_paired_differences(hundred):
+    """-1 puzzle to Sequential, +40 to EB, +30 to the rule without MI; a wide margin calls the first preserved."""
+    claims, pairs = decoding_claims(hundred, MATCHED, margin=0.2)
+    assert pairs["difference"].tolist() == pytest.approx([-1, 40, 30])
+    assert pairs["fewer passes"].tolist() == pytest.approx([50.5 / 10.5, 11 / 10.5, 9.5 / 10.5])
+    assert claims["answer"].tolist() == ["yes", "not resolved", "yes", "yes"]
+    assert claims["claim"][0] == "4.8 times fewer passes at preserved accuracy"
+    assert claims["difference in points, 95 %"][2].startswith("+40.0 [")
+    strict, _ = decoding_claims(hundred, MATCHED, margin=0.0)
+    assert strict["answer"].tolist() == ["not resolved", "not resolved", "yes", "yes"]
+
+
+def test_guidance_is_compared_with_all_others_and_sequential(hundred):
+    table = equal_passes(hundred, MATCHED, "entropy")
+    assert table["b"].tolist() == ["MI gamma=0.3 lam=1.0 head=zero", "EB gamma=0.2", "Sequential"]
+    assert table["difference"].tolist() == pytest.approx([30, 40, -1])
+    assert table["a better?"].tolist() == ["yes", "yes", "not resolved"]
+    assert equal_passes(hundred, MATCHED, "zero")["difference"].tolist() == pytest.approx([-30, 10, -31])
+
+
+def test_passes_are_those_of_the_shared_puzzles():
+    """The second set has one method only: its passes count for nothing."""
+    a = pd.concat([rows("MI", GUIDED, [1, 0], 10.0), rows("MI", GUIDED, [1, 0], 90.0, seed=1)])
+    table = paired_table(pd.concat([a, rows("EB", "", [0, 0], 5.0)]), [(("MI", GUIDED), ("EB", ""))])
+    assert (table["passes a"][0], table["passes b"][0], table["n"][0]) == (10.5, 5.5, 2)
