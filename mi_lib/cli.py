@@ -15,6 +15,8 @@ from safetensors import SafetensorError
 from tqdm import tqdm
 from typer import Argument, Option
 
+from mi_lib import cli_esmc  # noqa: F401 (registers `train esmc`)
+from mi_lib.cli_data import data
 from mi_lib.cli_training import Checkpoint, Threads, given, label, train, train_head, use_threads
 from mi_lib.parameters import PARAMETERS, PRESETS
 from mi_lib.runner import BuildError
@@ -61,6 +63,7 @@ COLUMNS = ("line", "solution", "passes", "solved")  # of `mi solve`
 
 app = typer.Typer(cls=OneMessage, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=HELP)
 app.add_typer(train, name="train")
+app.add_typer(data, name="data")
 app.command()(label)
 app.command()(train_head)
 

@@ -12,6 +12,7 @@ from typer import Option
 from mi_lib.parameters import ESTIMATORS
 
 Checkpoint = Annotated[str, Option(help="Name of a shipped MDM checkpoint.")]
+AnyModel = Annotated[str, Option(help="A shipped MDM or ESM-C, esmc_300m or esmc_600m, or the file of an ESM-C.")]
 Threads = Annotated[int | None, Option(min=1, help="CPU threads; PyTorch's choice by default.")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace a checkpoint of this name.")]
 Folder = Annotated[Path | None, Option(help="Folder of the label shards; in the cache by default.")]
@@ -42,6 +43,55 @@ def check_name(name: str, overwrite: bool) -> None:
         raise ValueError(f"checkpoint {name!r} exists; choose another --name, or --overwrite it")
 
 
+def load_any(checkpoint: str):
+    """A Sudoku MDM or an ESM-C: a shipped checkpoint, or what `load_esmc` takes (a name on the hub, a file)."""
+    from mi_lib.artifacts import checkpoint_names
+    from mi_lib.checkpoints import load_mdm
+    from mi_lib.esmc import HUB_MODELS, load_esmc
+
+    mdms, esmcs = checkpoint_names("mdm"), [*checkpoint_names("esmc"), *HUB_MODELS]
+    if checkpoint in mdms:
+        return load_mdm(checkpoint)
+    if checkpoint not in esmcs and not Path(checkpoint).suffix:
+        raise ValueError(f"checkpoint={checkpoint!r}, expected one of {[*mdms, *esmcs]} or the file of an ESM-C")
+    return load_esmc(checkpoint)
+
+
+def states_of(model):
+    """The function that draws states to label for a model of this kind."""
+    from mi_lib.labels import sudoku_states
+    from mi_lib.mdm import MDM
+
+    if isinstance(model, MDM):
+        return sudoku_states
+    from mi_lib.protein_labels import protein_states
+
+    return protein_states
+
+
+def head_config(model):
+    """Sizes of the head for a model: the paper's for Sudoku, and its share of the width for ESM-C."""
+    from mi_lib.head import HeadConfig
+    from mi_lib.mdm import MDM
+
+    width = model.config.width
+    return HeadConfig(width) if isinstance(model, MDM) else HeadConfig(width, round(0.4 * width))
+
+
+def weights_sha256(checkpoint: str, model) -> str:
+    """SHA-256 that says which weights labels belong to: that of a shipped file, else of the weights themselves."""
+    import hashlib
+
+    from mi_lib import artifacts
+
+    if checkpoint in artifacts.checkpoint_names():
+        return artifacts.read_json(artifacts.CHECKPOINTS / f"{checkpoint}.json")["sha256"]
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
 @train.command()
 def sudoku(
     folder: Annotated[Path, Option(help="Where the training lives; one that is there goes on.")],
@@ -57,6 +107,7 @@ def sudoku(
     seed: Annotated[int | None, Option(help="Decides grids, masks and initial weights.")] = None,
     schedule: Annotated[str | None, Option(help="Masking schedule: linear or cosine.")] = None,
     optimizer: Annotated[str | None, Option(help="adamw or muon.")] = None,
+    precision: Annotated[str | None, Option(help="bf16 (mixed) or float32.")] = None,
     position: Annotated[str, Option(help="Position embeddings: units (row, column, box) or learned.")] = "units",
     save_every: Annotated[int, Option(min=1, help="Steps between two savings.")] = 500,
     name: Annotated[str | None, Option(help="Store the result as a checkpoint of this name.")] = None,
@@ -65,67 +116,82 @@ def sudoku(
 ):
     """Train a Sudoku MDM; interrupted and started again, it goes on from its last saving.
 
-    Options that are not given keep the defaults of mi_lib.train.MDMTraining.
+    Under `accelerate launch` the processes share each batch; the result is that of one process. Options that are not
+    given keep the defaults of mi_lib.train.MDMTraining.
     """
     import pandas as pd
 
     from mi_lib.artifacts import save_checkpoint
     from mi_lib.mdm import MDMConfig
+    from mi_lib.processes import launched
     from mi_lib.train import MDMTraining, train_mdm
 
     training = MDMTraining(
         **given(steps=steps, batch_size=batch_size, lr=lr, warmup=warmup, decay=decay, weight_decay=weight_decay),
         **given(clip=clip, ema=ema, n_grids=n_grids, seed=seed, schedule=schedule, optimizer=optimizer),
+        **given(precision=precision),
     )
     config = MDMConfig(position=position)
     if name is not None:
         check_name(name, overwrite)
     use_threads(threads)
-    with tqdm(total=training.steps, unit="step") as bar:
+    processes = launched()
+    with tqdm(total=training.steps, unit="step", disable=not processes.is_main) as bar:
 
         def report(row: dict) -> None:
             bar.update(row["step"] - bar.n)
             bar.set_postfix(loss=f"{row['loss']:.3f}")
 
-        model = train_mdm(folder, config, training, save_every, report)
-    if name is not None:
+        model = train_mdm(folder, config, training, save_every, report, processes)
+    processes.leave()
+    if name is not None and processes.is_main:
         metrics = pd.read_csv(folder / "curve.csv").iloc[-1].to_dict()
         save_checkpoint(name, model, "mdm", asdict(config), training=asdict(training), metrics=metrics)
         typer.echo(f"wrote checkpoint {name}")
 
 
 def label(
-    checkpoint: Checkpoint = "sudoku_paper",
+    checkpoint: AnyModel = "sudoku_paper",
     folder: Folder = None,
     n_boards: Annotated[int | None, Option(help="Boards to probe.")] = None,
     rows: Annotated[int | None, Option(help="Probed cells a board; 0 probes all.")] = None,
     tail: Annotated[float | None, Option(help="Values less probable than this are not probed.")] = None,
     seed: Annotated[int | None, Option(help="Decides the boards.")] = None,
     shard_size: Annotated[int | None, Option(help="Boards a file.")] = None,
-    rank: Annotated[int, Option(min=0, help="Which of several processes this is.")] = 0,
-    n_ranks: Annotated[int, Option(min=1, help="How many processes share the work.")] = 1,
+    rank: Annotated[int | None, Option(min=0, help="Which of several processes this is; the launcher's.")] = None,
+    n_ranks: Annotated[int | None, Option(min=1, help="How many processes share the work; the launcher's.")] = None,
     threads: Threads = None,
 ):
-    """Probe boards for MI labels, shard by shard; shards that are there are kept."""
-    from mi_lib.artifacts import CACHE, read_sidecar
-    from mi_lib.checkpoints import load_mdm
-    from mi_lib.labels import Labelling, make_labels
+    """Probe boards or proteins for MI labels, shard by shard; shards that are there are kept.
 
-    if rank >= n_ranks:
-        raise ValueError(f"rank={rank}, expected less than n_ranks={n_ranks}")
-    sha256 = read_sidecar(checkpoint, "mdm")["sha256"]
+    Under `accelerate launch` each process makes its share of the shards, on its own device.
+    """
+    from mi_lib.artifacts import CACHE
+    from mi_lib.labels import Labelling, make_labels
+    from mi_lib.processes import launched
+
+    if rank is not None and rank >= (n_ranks or 1):
+        raise ValueError(f"rank={rank}, expected less than n_ranks={n_ranks or 1}")
+    model = load_any(checkpoint)
+    states, sha256 = states_of(model), weights_sha256(checkpoint, model)
     labelling = Labelling(sha256, **given(n_boards=n_boards, rows=rows, tail=tail, seed=seed, shard_size=shard_size))
-    model, folder = load_mdm(checkpoint), folder or CACHE / "labels" / checkpoint
+    folder = folder or CACHE / "labels" / Path(checkpoint).stem
     use_threads(threads)
+    processes = launched()
+    if rank is None and n_ranks is None:
+        rank, n_ranks = processes.rank, processes.count
+    rank, n_ranks, model = rank or 0, n_ranks or 1, processes.place(model)
     mine = range(rank, labelling.n_shards, n_ranks)
     total = sum(min(labelling.shard_size, labelling.n_boards - s * labelling.shard_size) for s in mine)
-    with tqdm(total=total, unit="board", delay=1) as bar:
-        make_labels(folder, model, labelling, progress=bar.update, rank=rank, n_ranks=n_ranks)
-    typer.echo(f"labels are in {folder}")
+    with tqdm(total=total, unit="board", delay=1, disable=not processes.is_main) as bar:
+        make_labels(folder, model, labelling, states, bar.update, rank, n_ranks)
+    processes.leave()
+    share = "" if n_ranks == 1 else f" (share {rank + 1} of {n_ranks})"
+    typer.echo(f"labels{share} are in {folder}")
 
 
 def train_head(
-    checkpoint: Checkpoint = "sudoku_paper",
+    checkpoint: AnyModel = "sudoku_paper",
     labels: Folder = None,
     n_boards: Annotated[int | None, Option(min=1, help="Use only the first of them.")] = None,
     estimator: Annotated[str, Option(help=f"One of {', '.join(ESTIMATORS)}.")] = "entropy",
@@ -139,32 +205,37 @@ def train_head(
     overwrite: Overwrite = False,
     threads: Threads = None,
 ):
-    """Train an MI head on labels and store it beside the checkpoints."""
+    """Train an MI head on labels and store it beside the checkpoints.
+
+    Under `accelerate launch` the processes share the pairs of each step; the head is that of one process.
+    """
     from mi_lib.artifacts import CACHE, save_checkpoint
-    from mi_lib.checkpoints import load_mdm
-    from mi_lib.head import HeadConfig
     from mi_lib.head_training import HeadTraining, gather_pairs
     from mi_lib.head_training import train_head as fit
     from mi_lib.labels import read_labels
+    from mi_lib.processes import launched
 
     optional = given(epochs=epochs, boards_per_batch=boards_per_batch, lr=lr, weight_decay=weight_decay)
     training = HeadTraining(estimator, **optional, **given(warmup=warmup, seed=seed))
-    name = name or f"{checkpoint}_head_{estimator}"
-    model = load_mdm(checkpoint)
+    name = name or f"{Path(checkpoint).stem}_head_{estimator}"
+    model = load_any(checkpoint)
     check_name(name, overwrite)
     use_threads(threads)
-    probed = read_labels(labels or CACHE / "labels" / checkpoint, n_boards)
-    with tqdm(total=len(probed.tokens), unit="board", desc="hidden states") as bar:
-        pairs = gather_pairs(model, probed, estimator, progress=bar.update)
-    config, curve = HeadConfig(width=model.config.width), []
-    with tqdm(total=training.epochs, unit="epoch") as bar:
+    probed = read_labels(labels or CACHE / "labels" / Path(checkpoint).stem, n_boards)
+    config, curve, processes = head_config(model), [], launched()
+    with tqdm(total=len(probed.tokens), unit="board", desc="hidden states", disable=not processes.is_main) as bar:
+        pairs = gather_pairs(processes.place(model), probed, estimator, progress=bar.update)
+    with tqdm(total=training.epochs, unit="epoch", disable=not processes.is_main) as bar:
 
         def report(row: dict) -> None:
             curve.append(row)
             bar.update()
             bar.set_postfix(loss=f"{row['loss']:.5f}")
 
-        head = fit(pairs, config, training, report)
+        head = fit(pairs, config, training, report, processes)
+    processes.leave()
+    if not processes.is_main:
+        return
     facts = {"model": checkpoint, "n_boards": len(probed.tokens), "training": asdict(training), "curve": curve}
     save_checkpoint(name, head, "head", asdict(config), **facts)
     typer.echo(f"wrote checkpoint {name}")

@@ -12,13 +12,15 @@ from mi_lib.ground_truth import check_estimator, symmetrize
 from mi_lib.head import MIHead
 from mi_lib.labels import Labels
 from mi_lib.masked import MaskedModel, marginals
-from mi_lib.mdm import forward_process
+from mi_lib.mdm import MASK_ID, forward_process
 from mi_lib.metrics import mi_scores, r2_interval
 from mi_lib.sudoku import generate_grids, same_unit
 
 
-def true_matrices(labels: Labels, estimator: str) -> tuple[Tensor, Tensor]:
+def true_matrices(labels: Labels, estimator: str, mask_id: int = MASK_ID) -> tuple[Tensor, Tensor]:
     """Directional and symmetrised, clamped MI matrices of fully probed boards, both (N, L, L), in nats.
+
+    ``mask_id`` is the model's; Sudoku's by default.
 
     Raises
     ------
@@ -27,7 +29,7 @@ def true_matrices(labels: Labels, estimator: str) -> tuple[Tensor, Tensor]:
     """
     check_estimator(estimator)
     N, L = labels.tokens.shape
-    masked = labels.tokens == 0
+    masked = labels.tokens == mask_id
     if len(labels.owner) != int(masked.sum()):
         raise ValueError(
             f"{len(labels.owner)} rows for {int(masked.sum())} masked positions: label with rows=0 to score"
@@ -38,7 +40,13 @@ def true_matrices(labels: Labels, estimator: str) -> tuple[Tensor, Tensor]:
 
 
 @torch.inference_mode()
-def pair_table(model: MaskedModel, labels: Labels, estimator: str, heads: dict[str, MIHead]) -> pd.DataFrame:
+def pair_table(
+    model: MaskedModel,
+    labels: Labels,
+    estimator: str,
+    heads: dict[str, MIHead],
+    relations: dict[str, Tensor] | None = None,
+) -> pd.DataFrame:
     """Every masked pair i < j of fully probed boards: what was probed, what is predicted, what the marginals say.
 
     Parameters
@@ -48,15 +56,17 @@ def pair_table(model: MaskedModel, labels: Labels, estimator: str, heads: dict[s
         Fully probed.
     estimator : {"entropy", "mixture", "kl"}
     heads : dict of MIHead
+    relations : dict of Tensor of shape (L, L), optional
+        What to say of a pair besides; by default the units that two cells of a Sudoku share.
 
     Returns
     -------
     DataFrame
         Columns ``board``, ``i``, ``j``, ``masked`` (cells of the board), ``true``, ``overlap`` (the probability
-        ``sum_v p_i(v) p_j(v)`` that independent samples collide), ``row``, ``col``, ``box``, ``any`` (shared units) and
-        one column of predictions a head; MI in nats.
+        ``sum_v p_i(v) p_j(v)`` that independent samples collide), one column of predictions a head (MI in nats), and
+        the relations: ``row``, ``col``, ``box``, ``any`` by default.
     """
-    _, true = true_matrices(labels, estimator)
+    _, true = true_matrices(labels, estimator, model.mask_id)
     tokens = labels.tokens.long()
     masked = tokens == model.mask_id
     b, i, j = (masked[:, :, None] & masked[:, None, :]).triu(1).nonzero(as_tuple=True)
@@ -68,8 +78,9 @@ def pair_table(model: MaskedModel, labels: Labels, estimator: str, heads: dict[s
             predicted[name].append(head(hidden, keep))
     columns = {"board": b, "i": i, "j": j, "masked": masked.sum(-1)[b], "true": true[b, i, j]}
     columns |= {"overlap": torch.cat(overlap)[b, i, j]} | {k: torch.cat(v)[b, i, j] for k, v in predicted.items()}
-    units = {name: relation[i, j] for name, relation in same_unit().items()}
-    return pd.DataFrame({k: v.numpy() for k, v in columns.items()} | units)
+    known = {n: torch.from_numpy(r) for n, r in same_unit().items()} if relations is None else relations
+    columns |= {name: relation[i, j] for name, relation in known.items()}
+    return pd.DataFrame({k: v.numpy() for k, v in columns.items()})
 
 
 def baselines(fit: pd.DataFrame, test: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -112,10 +123,10 @@ def score_table(pairs: pd.DataFrame, heads: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def directional_ceiling(labels: Labels, estimator: str) -> float:
+def directional_ceiling(labels: Labels, estimator: str, mask_id: int = MASK_ID) -> float:
     """R2 of the symmetrised truth as a predictor of the directional rows a head is trained on."""
-    directional, symmetric = true_matrices(labels, estimator)
-    masked = labels.tokens == 0
+    directional, symmetric = true_matrices(labels, estimator, mask_id)
+    masked = labels.tokens == mask_id
     pairs = masked[:, :, None] & masked[:, None, :] & ~torch.eye(masked.shape[1], dtype=torch.bool)
     return mi_scores(symmetric[pairs].numpy(), directional[pairs].numpy())["r2"]
 

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from mi_lib.ground_truth import check_estimator
 from mi_lib.head import HeadConfig, MIHead, head_loss
-from mi_lib.labels import Labels
+from mi_lib.labels import Labels, split_lengths
 from mi_lib.masked import MaskedModel, require
+from mi_lib.processes import ALONE, Processes
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,22 @@ def gather_pairs(
         Called with the number of boards just run.
     """
     check_estimator(estimator)
+    parts = [
+        gather_equal(model, part, boards, estimator, batch_size, progress) for boards, part in split_lengths(labels)
+    ]
+    start = np.cumsum([0] + [len(part.hidden) for part in parts])
+    i, j = (
+        torch.cat([getattr(p, name) + int(s) for p, s in zip(parts, start[:-1], strict=True)]) for name in ("i", "j")
+    )
+    board, order = torch.cat([part.board for part in parts]).sort(stable=True)
+    target = torch.cat([part.target for part in parts])
+    return Pairs(torch.cat([part.hidden for part in parts]).clone(), i[order], j[order], board, target[order])
+
+
+def gather_equal(
+    model: MaskedModel, labels: Labels, boards: Tensor, estimator: str, batch_size: int, progress: Callable[[int], None]
+) -> Pairs:
+    """``gather_pairs`` for sequences of one length, numbered ``boards`` (ascending)."""
     tokens = labels.tokens.long()
     masked = tokens == model.mask_id
     hidden = []
@@ -87,12 +104,12 @@ def gather_pairs(
     other = masked[labels.owner].clone()
     other[torch.arange(len(labels.owner)), labels.source] = False
     r, j = other.nonzero(as_tuple=True)
-    board = labels.owner[r]
+    owner = labels.owner[r]
     return Pairs(
-        hidden=torch.cat(hidden).clone(),
-        i=position[board, labels.source[r]],
-        j=position[board, j],
-        board=board,
+        hidden=torch.cat(hidden),
+        i=position[owner, labels.source[r]],
+        j=position[owner, j],
+        board=boards[owner],
         target=getattr(labels, estimator)[r, j],
     )
 
@@ -102,6 +119,7 @@ def train_head(
     config: HeadConfig,
     training: HeadTraining = HeadTraining(),
     report: Callable[[dict], None] = lambda row: None,
+    processes: Processes = ALONE,
 ) -> MIHead:
     """Fit a head to directional MI, which is not clamped: the error's minimum is the symmetric mean.
 
@@ -112,15 +130,18 @@ def train_head(
     training : HeadTraining
     report : callable
         Called after each epoch with ``epoch`` and the mean training ``loss`` in nats squared.
+    processes : Processes
+        They share the pairs of each step; the head is that of one process.
 
     Returns
     -------
     MIHead
-        In evaluation mode.
+        On the CPU, in evaluation mode.
     """
+    device = processes.device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
-        head = MIHead(config)
+        head = MIHead(config).to(device)
     decay = [p for p in head.parameters() if p.dim() == 2]
     rest = [p for p in head.parameters() if p.dim() != 2]
     optimizer = torch.optim.AdamW(
@@ -141,14 +162,19 @@ def train_head(
         losses = []
         for boards in np.array_split(rng.permutation(n_boards), per_epoch):
             pick = torch.cat([torch.arange(start[b], start[b + 1]) for b in boards])
-            rows, inverse = torch.cat([pairs.i[pick], pairs.j[pick]]).unique(return_inverse=True)
-            i, j = inverse.chunk(2)
-            loss = head_loss(head, pairs.hidden[rows].float(), i, j, pairs.target[pick])
-            loss.backward()
+            part = pick[processes.share(len(pick))]
+            loss = torch.zeros(())
+            if len(part):
+                rows, inverse = torch.cat([pairs.i[part], pairs.j[part]]).unique(return_inverse=True)
+                i, j = inverse.to(device).chunk(2)
+                loss = head_loss(head, pairs.hidden[rows].to(device).float(), i, j, pairs.target[part].to(device))
+                loss = loss * (len(part) / len(pick))  # the shares add up to the mean over the step's pairs
+                loss.backward()
+            processes.sum_gradients(head)
             nn.utils.clip_grad_norm_(head.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             schedule.step()
-            losses.append(loss.item())
+            losses.append(processes.sum(loss.item()))
         report({"epoch": epoch + 1, "loss": float(np.mean(losses))})
-    return head.eval().requires_grad_(False)
+    return head.cpu().eval().requires_grad_(False)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mi_lib.artifacts import read_json, read_tensors, write_json, write_tensors
@@ -17,6 +18,7 @@ from mi_lib.samplers import decode
 from mi_lib.sudoku import generate_grids, generate_puzzles
 
 LABEL_SEED = 20_262_000  # never a seed of training grids or of puzzle sets
+PAD = 255  # stands in ``Labels.tokens`` after the end of a sequence that is shorter than others; -1 where int32
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,13 @@ class Labels:
     Attributes
     ----------
     tokens : Tensor of shape (N, L), uint8
+        Or int32, if there are ids of 255 and above.
     owner : LongTensor of shape (R,)
         The board of each probed row.
     source : LongTensor of shape (R,)
         Its source position.
     entropy, mixture, kl : Tensor of shape (R, L), float32
-        Directional MI in nats, not clamped; zero at observed positions.
+        Directional MI in nats, not clamped; zero at observed positions and after the end.
     """
 
     tokens: Tensor
@@ -156,9 +159,10 @@ def make_labels(
             tokens = states(model, labelling.shard_size, seed)
             owner, source = choose_rows(tokens == model.mask_id, labelling.rows, seed)
             mi = probe_rows(model, tokens, owner, source, tail=labelling.tail)
+            dtype = torch.uint8 if int(tokens.max()) < PAD else torch.int32
             write_tensors(
                 path,
-                {"tokens": tokens.to(torch.uint8), "owner": owner.int(), "source": source.to(torch.int16)}
+                {"tokens": tokens.to(dtype), "owner": owner.int(), "source": source.to(torch.int16)}
                 | {name: mi.of(name) for name in ESTIMATORS},
             )
         progress(n)
@@ -187,8 +191,30 @@ def read_labels(folder: Path, n_boards: int | None = None) -> Labels:
         parts.append(part)
     if n_boards is not None and boards < n_boards:
         raise ValueError(f"n_boards={n_boards}, but {folder} holds {boards}")
+    width = max(part["tokens"].shape[1] for part in parts)
+    wide = any(part["tokens"].dtype != torch.uint8 for part in parts)
+    for part in parts:
+        missing = width - part["tokens"].shape[1]  # shards may hold sequences of other lengths
+        tokens = part["tokens"].int() if wide else part["tokens"]
+        part["tokens"] = F.pad(tokens, (0, missing), value=-1 if wide else PAD)
+        part |= {name: F.pad(part[name], (0, missing)) for name in ESTIMATORS}
     labels = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     if n_boards is not None:
         keep = labels["owner"] < n_boards
         labels = {k: v[:n_boards] if k == "tokens" else v[keep] for k, v in labels.items()}
     return Labels(**labels)
+
+
+def split_lengths(labels: Labels) -> list[tuple[Tensor, Labels]]:
+    """Labels of sequences of one length each, without padding: the numbers of the boards (n,), and their labels."""
+    length = (labels.tokens != (PAD if labels.tokens.dtype == torch.uint8 else -1)).sum(-1)
+    parts = []
+    for L in length.unique().tolist():
+        boards = (length == L).nonzero().flatten()
+        number = torch.full((len(length),), -1)
+        number[boards] = torch.arange(len(boards))
+        rows = number[labels.owner] >= 0
+        values = {name: getattr(labels, name)[rows, :L] for name in ESTIMATORS}
+        owner, source = number[labels.owner[rows]], labels.source[rows]
+        parts.append((boards, Labels(labels.tokens[boards, :L], owner, source, **values)))
+    return parts

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,6 +65,22 @@ class Threshold:
         confidence = state.log_p.amax(-1).exp().where(state.masked, -1)
         best = torch.zeros_like(state.masked).scatter(-1, confidence.argmax(-1, keepdim=True), True)
         return (confidence > self.tau) | best
+
+
+@dataclass(frozen=True)
+class RandomOrder:
+    """One position a pass, in a random order that depends on ``seed``, the length and the sequence's index alone."""
+
+    seed: int = 0
+
+    def __post_init__(self):
+        require(isinstance(self.seed, int) and self.seed >= 0, "seed", self.seed, "an integer of at least 0")
+
+    def __call__(self, state: StepState) -> Tensor:
+        L = state.tokens.shape[1]
+        rank = np.stack([np.random.default_rng([self.seed, L, i]).permutation(L) for i in state.index.tolist()])
+        rank = torch.from_numpy(rank).to(state.masked.device).where(state.masked, L)  # (B, L)
+        return torch.zeros_like(state.masked).scatter(-1, rank.argmin(-1, keepdim=True), True)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from mi_lib import protein_records
 from mi_lib.artifacts import CACHE, checkpoint_names, commit, read_sidecar
 from mi_lib.checkpoints import load_head, load_mdm
 from mi_lib.fig1 import find_fig1_state
@@ -92,7 +93,7 @@ def record_snapshots(
     checkpoints: list[str],
     progress: Progress,
     training: str = "sudoku_best",
-    steps: tuple[int, ...] = (3300, 4200),
+    steps: tuple[int, ...] = (3000, 3300, 4200),
     n: int = 1000,
 ) -> None:
     """Validation puzzles that snapshots of a training solve sequentially, on which ``sudoku_paper`` is chosen."""
@@ -153,7 +154,7 @@ def record_unseen(checkpoints: list[str], progress: Progress) -> None:
     write_result("unseen", pd.DataFrame(rows), checkpoints=checkpoint_hashes(checkpoints))
 
 
-RECORDS: dict[str, Callable] = {
+SUDOKU: dict[str, Callable] = {
     "fig1_state": record_fig1_state,
     "gammas": record_gammas,
     "head_metrics": record_head_metrics,
@@ -164,6 +165,16 @@ RECORDS: dict[str, Callable] = {
     "table1": record_table1,
     "unseen": record_unseen,
 }
+PROTEINS: dict[str, Callable] = {
+    "conditional": protein_records.record_conditional,
+    "entropy_trajectory": protein_records.record_entropy_trajectory,
+    "protein_gammas": protein_records.record_protein_gammas,
+    "protein_head_metrics": protein_records.record_protein_head_metrics,
+    "protein_panel": protein_records.record_protein_panel,
+    "protein_scores": protein_records.record_protein_scores,
+    "table2": protein_records.record_table2,
+}
+RECORDS = SUDOKU | PROTEINS
 
 
 def record(name: str, checkpoints: list[str] | None = None, progress: Progress = lambda *_: None, **options) -> None:
@@ -174,7 +185,7 @@ def record(name: str, checkpoints: list[str] | None = None, progress: Progress =
     name : str
         One of ``RECORDS``.
     checkpoints : list of str, optional
-        MDM checkpoints with heads; all shipped ones by default.
+        Checkpoints with heads, MDMs or protein models as the record wants; all shipped ones by default.
     progress : callable
         Called with what runs, how much is done and of how much.
     **options
@@ -191,5 +202,6 @@ def record(name: str, checkpoints: list[str] | None = None, progress: Progress =
             "the working tree has uncommitted changes: commit them, so that the record can name its commit"
         )
     if checkpoints is None:
-        checkpoints = sorted({read_sidecar(head, "head")["model"] for head in checkpoint_names("head")})
+        known = checkpoint_names("mdm" if name in SUDOKU else "esmc")
+        checkpoints = sorted({read_sidecar(head, "head")["model"] for head in checkpoint_names("head")} & set(known))
     RECORDS[name](checkpoints, progress, **options)

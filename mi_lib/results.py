@@ -8,7 +8,12 @@ import pandas as pd
 
 from mi_lib.artifacts import RESULTS, atomic_path, checkpoint_names, provenance, read_sidecar, write_json
 
-BESIDE = {"head_deciles": "head_metrics", "table1_puzzles": "table1"}  # tables that another record writes
+BESIDE = {  # tables that another record writes
+    "head_deciles": "head_metrics",
+    "protein_differences": "protein_panel",
+    "table1_puzzles": "table1",
+    "table2_sequences": "table2",
+}
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 
 

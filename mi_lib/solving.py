@@ -10,8 +10,9 @@ import torch
 from tqdm import tqdm
 
 from mi_lib.checkpoints import load_head, load_mdm
+from mi_lib.masked import require
 from mi_lib.mdm import MDM
-from mi_lib.policies import EntropyBounded, HeadMI, MIGuided, Sequential, Threshold, TopK, no_mi
+from mi_lib.policies import EntropyBounded, HeadMI, MIGuided, RandomOrder, Sequential, Threshold, TopK, no_mi
 from mi_lib.samplers import Policy, decode
 from mi_lib.sudoku import is_solved
 
@@ -22,7 +23,7 @@ class Method:
 
     Attributes
     ----------
-    name : {"Sequential", "Naive", "EB", "MI", "Threshold"}
+    name : {"Sequential", "Random", "Naive", "EB", "MI", "Threshold"}
     k, gamma, lam, tau
         Parameters of the policy; those it does not take stay None.
     head : {"entropy", "mixture", "zero"}, optional
@@ -49,6 +50,8 @@ class Method:
 
     def policy(self, checkpoint: str) -> Policy:
         """The policy, with the head that belongs to ``checkpoint`` if it needs one."""
+        for key in {"EB": ["gamma"], "Threshold": ["tau"], "MI": ["gamma", "lam", "head"]}.get(self.name, []):
+            require(getattr(self, key) is not None, key, None, f"a value: {self.name} needs it")
         if self.name == "MI":
             mi = no_mi if self.head == "zero" else HeadMI(load_head(f"{checkpoint}_head_{self.head}", checkpoint))
             return MIGuided(mi, self.gamma, self.lam)
@@ -57,6 +60,7 @@ class Method:
             "Naive": lambda: TopK(self.k),
             "EB": lambda: EntropyBounded(self.gamma),
             "Threshold": lambda: Threshold(self.tau),
+            "Random": RandomOrder,
         }
         if self.name not in made:
             raise ValueError(f"method {self.name!r}, expected 'MI' or one of {tuple(made)}")

@@ -22,6 +22,7 @@ from mi_lib.artifacts import (
 )
 from mi_lib.masked import require
 from mi_lib.mdm import MDM, MDMConfig, diffusion_loss, forward_process, masked_cross_entropy
+from mi_lib.processes import ALONE, Processes
 from mi_lib.sudoku import generate_grids
 
 HELD_OUT_SEED = 10_000_019  # grids for the learning curve; training seeds are small
@@ -43,6 +44,7 @@ class MDMTraining:
     seed: int = 0
     schedule: str = "linear"
     optimizer: str = "adamw"  # "muon": orthogonalised updates for the matrices of the blocks
+    precision: str = "bf16"  # mixed: weights and updates stay float32; or "float32"
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "n_grids"):
@@ -52,6 +54,7 @@ class MDMTraining:
             raise ValueError(f"decay={self.decay} must lie in [0, 1] and ema={self.ema} in [0, 1)")
         if self.optimizer not in ("adamw", "muon"):
             raise ValueError(f"optimizer={self.optimizer!r}, expected 'adamw' or 'muon'")
+        require(self.precision in ("bf16", "float32"), "precision", self.precision, "'bf16' or 'float32'")
 
     def rate(self, step: int) -> float:
         """Learning rate at ``step``, as a share of the peak."""
@@ -119,12 +122,13 @@ def train_mdm(
     training: MDMTraining = MDMTraining(),
     save_every: int = 500,
     report: Callable[[dict], None] = lambda row: None,
+    processes: Processes = ALONE,
 ) -> MDM:
     """Train a Sudoku MDM, or go on with the training that ``folder`` holds.
 
     Every ``save_every`` steps the folder gets ``state.safetensors`` (to resume from), ``average_STEP.safetensors`` (the
     averaged weights) and a row of ``curve.csv``. A batch depends on the seed and the step alone, so a resumed training
-    ends where an uninterrupted one does.
+    ends where an uninterrupted one does, and one on several processes where one on a single process does.
 
     Parameters
     ----------
@@ -133,12 +137,14 @@ def train_mdm(
     training : MDMTraining
     save_every : int
     report : callable
-        Called with each row of the curve.
+        Called with each row of the curve, in process 0.
+    processes : Processes
+        They share the rows of each batch; process 0 writes.
 
     Returns
     -------
     MDM
-        With the averaged weights, in evaluation mode.
+        With the averaged weights, on the CPU and in evaluation mode.
 
     Raises
     ------
@@ -149,25 +155,27 @@ def train_mdm(
     folder = Path(folder)
     with torch.random.fork_rng(devices=[]):  # PyTorch's default initialisation, without touching the global generator
         torch.manual_seed(training.seed)
-        model = MDM(config)
+        model = MDM(config).to(processes.device)
     average = copy.deepcopy(model).requires_grad_(False)
     optimizers, step = make_optimizers(model, training), 0
     if (folder / "state.safetensors").exists():
         check_resumable(folder / "config.json", config, training)
         step = unpack_state(read_tensors(folder / "state.safetensors"), model, average, optimizers)
+    processes.wait()  # all have read what is there
+    if processes.is_main:
         drop_rows_after(folder / "curve.csv", step)
-    write_json(folder / "config.json", {"config": asdict(config), "training": asdict(training)})
+        write_json(folder / "config.json", {"config": asdict(config), "training": asdict(training)})
     grids = torch.from_numpy(generate_grids(training.n_grids, training.seed))
     started, losses = time.perf_counter(), []
     while step < training.steps:
-        losses.append(train_step(model, average, optimizers, grids, training, step))
+        losses.append(train_step(model, average, optimizers, grids, training, step, processes))
         step += 1
-        if step % save_every == 0 or step == training.steps:
+        if processes.is_main and (step % save_every == 0 or step == training.steps):
             row = {
                 "step": step,
                 "examples": step * training.batch_size,
                 "loss": float(np.mean(losses)),
-                **held_out_loss(average),
+                **held_out_loss(processes.place(average)),
                 "seconds": time.perf_counter() - started,
             }
             write_tensors(folder / f"average_{step:07d}.safetensors", average.state_dict())
@@ -175,7 +183,7 @@ def train_mdm(
             write_tensors(folder / "state.safetensors", pack_state(model, average, optimizers, step))
             report(row)
             losses = []
-    return average.eval()
+    return average.cpu().eval()
 
 
 def check_resumable(path: Path, config: MDMConfig, training: MDMTraining) -> None:
@@ -198,25 +206,32 @@ def drawn_grids(training: MDMTraining, steps: int) -> np.ndarray:
     return generate_grids(training.n_grids, training.seed)[np.unique(np.concatenate(rows))]
 
 
-def train_step(model, average, optimizers, grids: Tensor, training: MDMTraining, step: int) -> float:
-    """One optimiser step in bfloat16 autocast; returns the loss in nats per cell."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = training.lr * training.rate(step)
+def train_step(
+    model, average, optimizers, grids: Tensor, training: MDMTraining, step: int, processes: Processes = ALONE
+) -> float:
+    """One optimiser step, each process on its share of the batch; returns the batch's loss in nats per cell."""
     rng = np.random.default_rng([training.seed, step])
     batch = grids[rng.integers(len(grids), size=training.batch_size)].long()
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = diffusion_loss(model, batch, generator, training.schedule)
+    with torch.autocast(processes.device.type, torch.bfloat16, enabled=training.precision == "bf16"):
+        loss = diffusion_loss(processes.divide(model), batch, generator, training.schedule)
     loss.backward()
+    processes.sum_gradients(model)
+    update(model, average, optimizers, training, step)
+    return loss.item()
+
+
+def update(model: nn.Module, average: nn.Module, optimizers: list, training: MDMTraining, step: int) -> None:
+    """Change the weights by the gradients they hold, at the learning rate of ``step``, and the average with them."""
     nn.utils.clip_grad_norm_(model.parameters(), training.clip)
     for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = training.lr * training.rate(step)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     keep = min(training.ema, (step + 1) / (step + 10))
     with torch.no_grad():  # else the average becomes part of an ever longer graph
         torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - keep)
-    return loss.item()
 
 
 def drop_rows_after(path: Path, step: int) -> None:

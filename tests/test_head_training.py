@@ -8,7 +8,8 @@ from conftest import random_tokens
 from mi_lib.ground_truth import ESTIMATORS, probe_rows
 from mi_lib.head import HeadConfig, MIHead
 from mi_lib.head_training import HeadTraining, Pairs, gather_pairs, train_head
-from mi_lib.labels import Labels, choose_rows
+from mi_lib.labels import PAD, Labels, choose_rows
+from mi_lib.masked import MaskedOutput
 
 SMALL = HeadConfig(width=24, h=32)
 
@@ -163,3 +164,24 @@ def test_bad_settings_are_named(values, message):
 def test_an_unknown_estimator_is_named(tiny_mdm, labels):
     with pytest.raises(ValueError, match="estimator='tokens', expected one of"):
         gather_pairs(tiny_mdm, labels, "tokens")
+
+
+def test_sequences_of_other_lengths_are_run_without_their_padding(tiny_mdm):
+    """A model that takes any length: its hidden states and pairs are those of each sequence alone."""
+
+    class Counting:
+        mask_id, vocab = 0, torch.arange(1, 10)
+
+        def __call__(self, tokens):
+            assert (tokens <= 9).all()
+            hidden = torch.stack([tokens.cumsum(-1), torch.arange(tokens.shape[1]).expand_as(tokens)], -1).float()
+            return MaskedOutput(torch.zeros(*tokens.shape, 9), hidden)
+
+    tokens = torch.tensor([[0, 5, 0, PAD], [2, 0, 0, 3], [0, 0, 4, PAD]], dtype=torch.uint8)
+    owner, source = torch.tensor([0, 1, 2]), torch.tensor([0, 2, 1])
+    mi = torch.tensor([[0.0, 0, 7, 0], [0, 8, 0, 0], [9, 0, 0, 0]])
+    pairs = gather_pairs(Counting(), Labels(tokens, owner, source, mi, mi, mi), "kl")
+    assert pairs.board.tolist() == [0, 1, 2]
+    assert pairs.target.tolist() == [7, 8, 9]
+    assert pairs.hidden[pairs.i].tolist() == [[0, 0], [2, 2], [0, 1]]
+    assert pairs.hidden[pairs.j].tolist() == [[5, 2], [2, 1], [0, 0]]

@@ -16,9 +16,9 @@ from tabular import Recorder, sudoku4_related
 
 import mi_lib.artifacts
 import mi_lib.labels
-from mi_lib.artifacts import read_tensors
+from mi_lib.artifacts import read_tensors, write_tensors
 from mi_lib.ground_truth import ESTIMATORS
-from mi_lib.labels import Labelling, choose_rows, make_labels, read_labels, sudoku_states
+from mi_lib.labels import PAD, Labelling, choose_rows, make_labels, read_labels, split_lengths, sudoku_states
 from mi_lib.masked import MaskedOutput
 from mi_lib.mdm import MDM, MDMConfig
 from mi_lib.samplers import decode
@@ -420,3 +420,33 @@ def test_a_rank_that_is_none_is_refused(model, tmp_path, rank, n_ranks):
     with pytest.raises(ValueError, match=f"rank={rank}, expected 0 to n_ranks - 1, with n_ranks={n_ranks}"):
         make_labels(tmp_path, model, PLAN, rank=rank, n_ranks=n_ranks)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def lengths(tmp_path):
+    """Shards of two lengths, five and three."""
+    for shard, (L, n) in enumerate(((5, 2), (3, 3), (5, 1))):
+        tokens = torch.full((n, L), 7)
+        tokens[:, :2] = 0
+        rows = torch.arange(n)
+        mi = torch.arange(n * L).view(n, L) + 100.0 * shard
+        part = {"tokens": tokens.to(torch.uint8), "owner": rows.int(), "source": (rows * 0).to(torch.int16)}
+        write_tensors(tmp_path / f"shard_{shard:05d}.safetensors", part | {e: mi.clone() for e in ESTIMATORS})
+    return read_labels(tmp_path)
+
+
+def test_shorter_sequences_are_padded(lengths):
+    assert lengths.tokens.shape == (6, 5)
+    assert lengths.tokens[2].tolist() == [0, 0, 7, PAD, PAD]
+    assert lengths.owner.tolist() == [0, 1, 2, 3, 4, 5]
+    assert lengths.kl[2].tolist() == [100, 101, 102, 0, 0]
+
+
+def test_lengths_are_split_as_they_were(lengths):
+    """Boards 0, 1 and 5 are five long; 2, 3, 4 three long; every row keeps its values."""
+    (three, short), (five, long) = split_lengths(lengths)
+    assert (three.tolist(), five.tolist()) == ([2, 3, 4], [0, 1, 5])
+    assert short.tokens.tolist() == [[0, 0, 7]] * 3
+    assert short.owner.tolist() == long.owner.tolist() == [0, 1, 2]
+    assert short.mixture.tolist() == [[100, 101, 102], [103, 104, 105], [106, 107, 108]]
+    assert long.entropy[2].tolist() == [200, 201, 202, 203, 204]

@@ -12,7 +12,7 @@ from tabular import LOG_4_3, Recorder, TabularModel, copied_pair, random_joint, 
 from mi_lib.ground_truth import mutual_information
 from mi_lib.head import HeadConfig, MIHead
 from mi_lib.masked import entropy, marginals
-from mi_lib.policies import EntropyBounded, HeadMI, MIGuided, OracleMI, Sequential, Threshold, TopK, no_mi
+from mi_lib.policies import EntropyBounded, HeadMI, MIGuided, OracleMI, RandomOrder, Sequential, Threshold, TopK, no_mi
 from mi_lib.samplers import StepState, decode
 
 EIGHTHS = st.integers(0, 12).map(lambda n: n / 8)  # sums are exact in float32: a budget can be met to the bit
@@ -106,6 +106,27 @@ def test_without_mi_or_weight_only_entropies_count(drawn, gamma):
     budget = MIGuided(no_mi, gamma)(state)
     assert torch.equal(MIGuided(lambda _: mi, gamma, lam=0.0)(state), budget)
     assert (budget <= EntropyBounded(gamma)(state)).all()  # EB leaves the largest entropy uncharged
+
+
+def test_random_order_takes_one_at_a_time_in_every_order():
+    """All six orders of three positions come up equally often (chi-squared, 5 degrees of freedom, p about 1e-4)."""
+    model = TabularModel(random_joint(3, 2, seed=0))
+    done = decode(model, model.masked(600), RandomOrder(seed=3), batch_size=100)
+    assert (done.nfe == 3).all()
+    assert torch.equal(done.order, done.step)
+    counts = done.order.unique(dim=0, return_counts=True)[1]
+    assert len(counts) == 6
+    assert ((counts - 100) ** 2 / 100).sum() < 25.7
+
+
+def test_random_order_depends_on_seed_and_sequence_alone(case):
+    """Not on the batch, not on what is written; and given positions are passed over."""
+    model, tokens = case
+    done = decode(model, tokens, RandomOrder(1), batch_size=2)
+    again = decode(model, tokens, RandomOrder(1), temperature=1.0, seeds=range(50, 56))
+    assert torch.equal(done.order, again.order)
+    assert torch.equal(done.nfe, (tokens == model.mask_id).sum(-1))
+    assert not torch.equal(done.order, decode(model, tokens, RandomOrder(2)).order)
 
 
 def test_mi_guided_by_hand():
@@ -214,6 +235,7 @@ def test_head_mi_is_the_head_on_this_pass(case):
         (lambda: EntropyBounded(-0.1), "gamma=-0.1, expected a budget of at least 0 nats"),
         (lambda: EntropyBounded(math.nan), "gamma=nan"),
         (lambda: Threshold(1.1), "tau=1.1, expected a probability"),
+        (lambda: RandomOrder(-1), "seed=-1, expected an integer of at least 0"),
         (lambda: MIGuided(no_mi, gamma=-1), "gamma=-1, expected a budget"),
         (lambda: MIGuided(no_mi, lam=-2), "lam=-2, expected a weight of at least 0"),
         (lambda: OracleMI("exact"), "estimator='exact', expected one of"),

@@ -1,0 +1,140 @@
+"""The panel: every measure of a set of proteins, each with its interval, all against one yardstick."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from sklearn.cluster import KMeans
+
+from mi_lib.distributions import Statistic, bootstrap, cluster_jsd, fit_clusters, frechet_from, paired_bootstrap
+from mi_lib.masked import require
+from mi_lib.sequence_scores import (
+    composition_kl,
+    count_pairs,
+    distinct_share,
+    kmer_frequencies,
+    kmer_matrix,
+    longest_run,
+    low_complexity,
+    mean_log_odds,
+    nearest_identity,
+    strongest_pairs,
+)
+
+MEASURES = {
+    "jsd_nats": "JSD of embedding clusters (nats)",
+    "jsd_distance": "JSD of embedding clusters (distance)",
+    "jsd_2mer_nats": "JSD of 2-mer clusters (nats)",
+    "frechet": "Fréchet distance of embeddings",
+    "kl_residues": "KL of amino acids (nats)",
+    "kl_2mers": "KL of 2-mers (nats)",
+    "distinct_3mers": "distinct 3-mers",
+    "low_complexity": "residues of low complexity",
+    "longest_run": "longest run of one residue",
+    "nearest_identity": "identity with the nearest training protein",
+    "pair_log_odds": "log-odds of coupled residue pairs (nats)",
+}
+NON_NEGATIVE = ("jsd_nats", "jsd_distance", "jsd_2mer_nats", "frechet", "kl_residues", "kl_2mers")
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What sets of proteins are measured against.
+
+    Attributes
+    ----------
+    reference : list of str
+    points : ndarray of shape (n, D)
+        The reference's embeddings.
+    training : list of str
+        For novelty and for the pairs of residues whose coupling is looked for.
+    k : int
+        Clusters (§5.3).
+    seed : int
+        Of k-means.
+    """
+
+    reference: Sequence[str]
+    points: np.ndarray
+    training: Sequence[str]
+    k: int = 15
+    seed: int = 0
+    clusters: KMeans = field(init=False, repr=False)
+    kmer_clusters: KMeans = field(init=False, repr=False)
+    pairs: np.ndarray = field(init=False, repr=False)
+
+    def __post_init__(self):
+        n = len(self.reference)
+        require(len(self.points) == n, "len(points)", len(self.points), f"one a reference protein, {n}")
+        kmers = kmer_frequencies(list(self.reference))
+        object.__setattr__(self, "clusters", fit_clusters(self.points, self.k, self.seed))
+        object.__setattr__(self, "kmer_clusters", fit_clusters(kmers, self.k, self.seed))
+        object.__setattr__(self, "pairs", strongest_pairs(list(self.training)))
+
+    def measures(self, sequences: Sequence[str], points: np.ndarray) -> dict[str, Statistic]:
+        """Every measure of ``MEASURES`` of a set, as a function of the set's rows; KL is KL(set || reference)."""
+        reference, sequences = list(self.reference), list(sequences)
+        jsd = cluster_jsd(self.clusters.labels_, self.clusters.predict(np.asarray(points, float)), self.k)
+        own = self.kmer_clusters.predict(kmer_frequencies(sequences))
+        low = np.array([low_complexity(s) for s in sequences])
+        runs = np.array([longest_run(s) for s in sequences])
+        identity = nearest_identity(sequences, list(self.training))
+        words = kmer_matrix(sequences, 3)
+        observed, expected = count_pairs(sequences, self.pairs)
+        return {
+            "jsd_nats": jsd,
+            "jsd_distance": lambda rows: float(np.sqrt(jsd(rows))),
+            "jsd_2mer_nats": cluster_jsd(self.kmer_clusters.labels_, own, self.k),
+            "frechet": frechet_from(self.points, np.asarray(points, float)),
+            "kl_residues": _kl(sequences, reference, 1),
+            "kl_2mers": _kl(sequences, reference, 2),
+            "distinct_3mers": lambda rows: distinct_share(words[rows]),
+            "low_complexity": lambda rows: float(low[rows].mean()),
+            "longest_run": lambda rows: float(runs[rows].mean()),
+            "nearest_identity": lambda rows: float(identity[rows].mean()),
+            "pair_log_odds": lambda rows: mean_log_odds(observed[rows], expected[rows]),
+        }
+
+
+def _kl(sequences: list[str], reference: list[str], k: int) -> Statistic:
+    counts, target = kmer_matrix(sequences, k).toarray(), kmer_matrix(reference, k).toarray().sum(0)
+    return lambda rows: composition_kl(counts[rows].sum(0), target)
+
+
+def panel_rows(measured: list[dict[str, Statistic]], sizes: list[int], samples: int = 200) -> pd.DataFrame:
+    """Every measure of one method, pooled over seeds: ``measure``, ``value``, ``low``, ``high``, ``n``, ``seeds``.
+
+    Parameters
+    ----------
+    measured : list of dict
+        ``Yardstick.measures`` of each seed.
+    sizes : list of int
+        Proteins of each seed.
+    samples : int
+        Of the bootstrap.
+    """
+    rows = []
+    for measure in measured[0]:
+        value, low, high = bootstrap([m[measure] for m in measured], sizes, samples)
+        low = max(low, 0.0) if measure in NON_NEGATIVE else low
+        rows.append({"measure": measure, "value": value, "low": low, "high": high, "n": sizes[0], "seeds": len(sizes)})
+    return pd.DataFrame(rows)
+
+
+def difference_rows(
+    a: list[dict[str, Statistic]],
+    b: list[dict[str, Statistic]],
+    sizes: list[int],
+    samples: int = 200,
+    measures: Iterable[str] = MEASURES,
+) -> pd.DataFrame:
+    """Measures of one method minus another's: ``measure``, ``difference``, ``low``, ``high``.
+
+    Lengths and noise are the same for both, and so are the proteins that are resampled.
+    """
+    rows = []
+    for measure in measures:
+        value, low, high = paired_bootstrap([m[measure] for m in a], [m[measure] for m in b], sizes, samples)
+        rows.append({"measure": measure, "difference": value, "low": low, "high": high})
+    return pd.DataFrame(rows)
