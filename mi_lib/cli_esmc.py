@@ -60,5 +60,5 @@ def esmc(
 
         train_esmc(folder, data, curve, config, training, save_every, report)
     if name is not None:
-        ship_esmc(folder, training.steps, name, data=proteins, n_proteins=len(data))
+        ship_esmc(folder, training.steps, name, data=proteins, n_proteins=len(data), n_held_out=len(curve))
         typer.echo(f"wrote checkpoint {name}")

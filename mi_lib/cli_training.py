@@ -43,20 +43,6 @@ def check_name(name: str, overwrite: bool) -> None:
         raise ValueError(f"checkpoint {name!r} exists; choose another --name, or --overwrite it")
 
 
-def load_any(checkpoint: str):
-    """A Sudoku MDM or an ESM-C: a shipped checkpoint, or what `load_esmc` takes (a name on the hub, a file)."""
-    from mi_lib.artifacts import checkpoint_names
-    from mi_lib.checkpoints import load_mdm
-    from mi_lib.esmc import HUB_MODELS, load_esmc
-
-    mdms, esmcs = checkpoint_names("mdm"), [*checkpoint_names("esmc"), *HUB_MODELS]
-    if checkpoint in mdms:
-        return load_mdm(checkpoint)
-    if checkpoint not in esmcs and not Path(checkpoint).suffix:
-        raise ValueError(f"checkpoint={checkpoint!r}, expected one of {[*mdms, *esmcs]} or the file of an ESM-C")
-    return load_esmc(checkpoint)
-
-
 def states_of(model):
     """The function that draws states to label for a model of this kind."""
     from mi_lib.labels import sudoku_states
@@ -167,12 +153,13 @@ def label(
     Under `accelerate launch` each process makes its share of the shards, on its own device.
     """
     from mi_lib.artifacts import CACHE
+    from mi_lib.checkpoints import load_model
     from mi_lib.labels import Labelling, make_labels
     from mi_lib.processes import launched
 
     if rank is not None and rank >= (n_ranks or 1):
         raise ValueError(f"rank={rank}, expected less than n_ranks={n_ranks or 1}")
-    model = load_any(checkpoint)
+    model = load_model(checkpoint)
     states, sha256 = states_of(model), weights_sha256(checkpoint, model)
     labelling = Labelling(sha256, **given(n_boards=n_boards, rows=rows, tail=tail, seed=seed, shard_size=shard_size))
     folder = folder or CACHE / "labels" / Path(checkpoint).stem
@@ -210,6 +197,7 @@ def train_head(
     Under `accelerate launch` the processes share the pairs of each step; the head is that of one process.
     """
     from mi_lib.artifacts import CACHE, save_checkpoint
+    from mi_lib.checkpoints import load_model
     from mi_lib.head_training import HeadTraining, gather_pairs
     from mi_lib.head_training import train_head as fit
     from mi_lib.labels import read_labels
@@ -218,7 +206,7 @@ def train_head(
     optional = given(epochs=epochs, boards_per_batch=boards_per_batch, lr=lr, weight_decay=weight_decay)
     training = HeadTraining(estimator, **optional, **given(warmup=warmup, seed=seed))
     name = name or f"{Path(checkpoint).stem}_head_{estimator}"
-    model = load_any(checkpoint)
+    model = load_model(checkpoint)
     check_name(name, overwrite)
     use_threads(threads)
     probed = read_labels(labels or CACHE / "labels" / Path(checkpoint).stem, n_boards)

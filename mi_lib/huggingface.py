@@ -70,6 +70,7 @@ class MaskedLM(nn.Module):
         self.register_buffer("vocab", choose_vocab(tokenizer, self.n_ids, vocab), persistent=False)
         longest = min(getattr(model.config, "max_position_embeddings", 10**9), tokenizer.model_max_length)
         self.max_length = longest - len(before) - len(after)
+        self.train(model.training)
 
     def forward(self, tokens: Tensor) -> MaskedOutput:
         """Logits over the vocabulary, (B, L, V) in float32, and hidden states, (B, L, D).

@@ -205,6 +205,68 @@ def read_labels(folder: Path, n_boards: int | None = None) -> Labels:
     return Labels(**labels)
 
 
+@dataclass(frozen=True)
+class LabellingCost:
+    """What a set of labels costs; see ``labelling_cost``.
+
+    Attributes
+    ----------
+    passes : int
+        Forward passes of the model, one a sequence.
+    flops : float
+        Floating-point operations: two a parameter and token.
+    seconds : float
+        Wall time on all devices together.
+    """
+
+    passes: int
+    flops: float
+    seconds: float
+
+
+def labelling_cost(
+    n: int,
+    tokens: int,
+    parameters: int,
+    values: int,
+    rows: int = 6,
+    probed: float = 1.0,
+    devices: int = 1,
+    flops_per_second: float | None = None,
+    seconds_per_pass: float | None = None,
+) -> LabellingCost:
+    """Cost of labelling ``n`` sequences: ``n (1 + rows * values * probed)`` passes, divided among devices.
+
+    Parameters
+    ----------
+    n : int
+    tokens : int
+        Of a sequence, the model's special tokens included.
+    parameters : int
+        Of the model.
+    values : int
+        |V|.
+    rows : int
+        Probed source positions of a sequence.
+    probed : float
+        Share of the values that are probed: those with a probability of at least ``tail``.
+    devices : int
+        Shards are independent: the time is inverse to it.
+    flops_per_second : float, optional
+        Throughput of a device on this model; or
+    seconds_per_pass : float, optional
+        the measured time of a pass. Exactly one of the two.
+    """
+    require(0 <= probed <= 1, "probed", probed, "a share")
+    require(devices >= 1, "devices", devices, "at least 1")
+    known = (flops_per_second is None) + (seconds_per_pass is None)
+    require(known == 1, "flops_per_second, seconds_per_pass", (flops_per_second, seconds_per_pass), "one of the two")
+    passes = round(n * (1 + rows * values * probed))
+    flops = 2.0 * parameters * tokens * passes
+    seconds = flops / flops_per_second if seconds_per_pass is None else passes * seconds_per_pass
+    return LabellingCost(passes, flops, seconds / devices)
+
+
 def split_lengths(labels: Labels) -> list[tuple[Tensor, Labels]]:
     """Labels of sequences of one length each, without padding: the numbers of the boards (n,), and their labels."""
     length = (labels.tokens != (PAD if labels.tokens.dtype == torch.uint8 else -1)).sum(-1)

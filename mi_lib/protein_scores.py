@@ -148,7 +148,7 @@ class ClusterProfile:
         Residues that the prior of a column and of a cluster's composition are worth.
     """
 
-    def __init__(self, training: ProteinSet, column_weight: float = 3.0, cluster_weight: float = 20.0):
+    def __init__(self, training: ProteinSet, column_weight: float = 6.0, cluster_weight: float = 20.0):
         require(column_weight > 0, "column_weight", column_weight, "above 0")
         require(cluster_weight > 0, "cluster_weight", cluster_weight, "above 0")
         self.column_weight, self.cluster_weight = column_weight, cluster_weight

@@ -1,16 +1,24 @@
 """The models by name: heads fit their masked model, and what is shipped is what its sidecar says."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
 
 from mi_lib.artifacts import CHECKPOINTS, checkpoint_names, read_sidecar, read_tensors, save_checkpoint
-from mi_lib.checkpoints import load_head, load_mdm
+from mi_lib.checkpoints import load_head, load_mdm, load_model
+from mi_lib.esmc import ESMCConfig, ESMCModel
+from mi_lib.esmc_training import held_out_perplexity
 from mi_lib.head import HeadConfig, MIHead
 from mi_lib.mdm import MDMConfig, describe, forward_process
+from mi_lib.protein_scores import sample
+from mi_lib.proteins import load_proteins
 from mi_lib.puzzles import load_puzzles
 from mi_lib.sudoku import same_unit
 from mi_lib.train import held_out_loss
+
+MDMS = checkpoint_names("mdm")
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +63,22 @@ def test_kinds_are_not_mixed(folder, load, name, message):
         load(name, folder=folder)
 
 
+def test_a_model_of_either_kind_by_name(folder, tiny_mdm, tmp_path):
+    esmc = ESMCModel(ESMCConfig(16, 2, 1))
+    save_checkpoint("mine", esmc, "esmc", asdict(esmc.config), tmp_path)
+    save_checkpoint("one", tiny_mdm, "mdm", describe(tiny_mdm.config), tmp_path)
+    assert load_model("one", tmp_path).config == tiny_mdm.config
+    for name in ("mine", str(tmp_path / "mine.safetensors")):
+        model = load_model(name, tmp_path)
+        assert isinstance(model, ESMCModel)
+        assert model.config == esmc.config
+    expected = r"model='two', expected one of \['one', 'mine', 'esmc_300m', 'esmc_600m'\], or a \.pth or"
+    with pytest.raises(ValueError, match=expected):
+        load_model("two", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no such file: none\.pth"):
+        load_model("none.pth", tmp_path)
+
+
 def test_a_folder_without_checkpoints_has_none(tmp_path):
     with pytest.raises(ValueError, match=r"unknown mdm checkpoint 'one', expected one of \[\]"):
         load_mdm("one", tmp_path)
@@ -80,7 +104,17 @@ def test_shipped_mdm_is_what_its_sidecar_says(name):
     assert held_out_loss(model, (40,))["nats_40"] == pytest.approx(meta["held_out"]["nats_40"], rel=0.01)
 
 
-@pytest.mark.parametrize("name", checkpoint_names("head"))
+@pytest.mark.parametrize("name", checkpoint_names("esmc"))
+def test_shipped_esmc_is_what_its_sidecar_says(name):
+    """On as many held-out proteins as its curve was of; rounding to float16 moves perplexities by little."""
+    model, meta = load_model(name), read_sidecar(name, "esmc")
+    assert asdict(model.config) == meta["config"]
+    assert {t.dtype for t in read_tensors(CHECKPOINTS / f"{name}.safetensors").values()} == {torch.float16}
+    again = held_out_perplexity(model, sample(load_proteins("held_out"), meta["n_held_out"]))
+    assert again == pytest.approx(meta["held_out"], rel=0.01)
+
+
+@pytest.mark.parametrize("name", [n for n in checkpoint_names("head") if read_sidecar(n, "head")["model"] in MDMS])
 def test_shipped_head_sees_units(name):
     """Its MI of cells that share a unit is far above that of others, on boards it was not trained on."""
     meta = read_sidecar(name, "head")

@@ -215,7 +215,7 @@ def test_every_field_is_an_option_and_every_option_goes_somewhere(verb, dataclas
 def test_train_passes_options_on_and_stores_a_checkpoint(monkeypatch, tiny_mdm, tmp_path):
     seen = {}
 
-    def fake(folder, config, training, save_every, report):
+    def fake(folder, config, training, save_every, report, processes):
         seen.update(training=training, config=config)
         train.append_row(folder / "curve.csv", {"step": 3, "loss": 1.5})
         report({"step": 3, "loss": 1.5})

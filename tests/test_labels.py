@@ -18,7 +18,16 @@ import mi_lib.artifacts
 import mi_lib.labels
 from mi_lib.artifacts import read_tensors, write_tensors
 from mi_lib.ground_truth import ESTIMATORS
-from mi_lib.labels import PAD, Labelling, choose_rows, make_labels, read_labels, split_lengths, sudoku_states
+from mi_lib.labels import (
+    PAD,
+    Labelling,
+    choose_rows,
+    labelling_cost,
+    make_labels,
+    read_labels,
+    split_lengths,
+    sudoku_states,
+)
 from mi_lib.masked import MaskedOutput
 from mi_lib.mdm import MDM, MDMConfig
 from mi_lib.samplers import decode
@@ -450,3 +459,53 @@ def test_lengths_are_split_as_they_were(lengths):
     assert short.owner.tolist() == long.owner.tolist() == [0, 1, 2]
     assert short.mixture.tolist() == [[100, 101, 102], [103, 104, 105], [106, 107, 108]]
     assert long.entropy[2].tolist() == [200, 201, 202, 203, 204]
+
+
+class Wide:
+    """A model over the ids of a large vocabulary, 255 among them: what shorter sequences of small ids end with."""
+
+    mask_id, vocab = 103, torch.tensor([255, 300, 30_521])
+
+    def __call__(self, tokens):
+        return MaskedOutput(torch.zeros(*tokens.shape, 3), torch.zeros(*tokens.shape, 1))
+
+
+def test_wide_ids_survive_and_lengths_do_not_mix(tmp_path):
+    drawn = [torch.tensor([[255, 103, 103, 30_521], [103, 103, 255, 255]]), torch.tensor([[103, 255, 103]] * 2)]
+    make_labels(tmp_path, Wide(), Labelling("wide", 4, rows=1, shard_size=2), lambda model, n, seed: drawn[seed % 2])
+    labels = read_labels(tmp_path)
+    assert torch.equal(labels.tokens[:2].long(), drawn[0])
+    for n, (boards, part) in enumerate(reversed(split_lengths(labels))):
+        assert boards.tolist() == [2 * n, 2 * n + 1]
+        assert torch.equal(part.tokens.long(), drawn[n])
+
+
+def test_cost_of_labels_by_hand():
+    """Ten sequences of 7 tokens, 3 rows of 5 values: 160 passes of 2 * 100 * 7 operations."""
+    cost = labelling_cost(10, tokens=7, parameters=100, values=5, rows=3, seconds_per_pass=0.5)
+    assert (cost.passes, cost.flops, cost.seconds) == (160, 224_000, 80)
+    cost = labelling_cost(10, tokens=7, parameters=100, values=5, rows=3, probed=0.4, devices=4, flops_per_second=1000)
+    assert (cost.passes, cost.flops, cost.seconds) == (70, 98_000, 24.5)
+
+
+def test_cost_of_labels_is_what_labelling_does(folder, model):
+    """With no tail and at least two masked cells, two rows of nine values a board."""
+    recorder = Recorder(model)
+    tokens = read_labels(folder, 4).tokens.long()
+    owner, source = choose_rows(tokens == 0, 2, seed=0)
+    mi = mi_lib.labels.probe_rows(recorder, tokens, owner, source)
+    assert recorder.passes == mi.passes == labelling_cost(4, 81, 1, values=9, rows=2, seconds_per_pass=1).passes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"flops_per_second, seconds_per_pass=\(None, None\), expected one of the two"),
+        ({"seconds_per_pass": 1, "flops_per_second": 1}, "expected one of the two"),
+        ({"seconds_per_pass": 1, "probed": 2}, "probed=2, expected a share"),
+        ({"seconds_per_pass": 1, "devices": 0}, "devices=0, expected at least 1"),
+    ],
+)
+def test_bad_costs_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        labelling_cost(10, 7, 100, 5, **options)

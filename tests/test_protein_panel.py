@@ -3,12 +3,14 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from toy_proteins import random_proteins
 
 from mi_lib.distributions import frechet_distance
-from mi_lib.protein_panel import MEASURES, NON_NEGATIVE, Yardstick, difference_rows, panel_rows
+from mi_lib.protein_panel import MEASURES, NON_NEGATIVE, Yardstick, difference_rows, panel_rows, protein_claims
 from mi_lib.sequence_scores import count_pairs, mean_log_odds, strongest_pairs
+from mi_lib.solving import Method
 
 
 def proteins(n: int, seed: int) -> list[str]:
@@ -103,3 +105,23 @@ def test_embeddings_must_fit():
         Yardstick(["LA", "LA"], np.zeros((3, 2)), ["LA"])
     with pytest.raises(ValueError, match="k=15, expected at most as many clusters as reference points, 2"):
         Yardstick(["LA", "LA"], np.zeros((2, 2)), ["LA"])
+
+
+def test_claims_are_answered_by_the_jsd():
+    """MI is 0.02 [0.01, 0.03] nats below Naive, above Sequential by as much, and not resolved from EB."""
+    guided = Method("MI", gamma=8.0, lam=1.0, head="entropy")
+    eb, naive = Method("EB", gamma=5.0), Method("Naive", k=8)
+    spans = {naive.label: (-0.02, -0.03, -0.01), "Sequential": (0.02, 0.01, 0.03), eb.label: (0.0, -0.01, 0.01)}
+    rows = [
+        {"a": guided.label, "b": b, "measure": m, "difference": d if m == "jsd_nats" else 9, "low": low, "high": high}
+        for b, (d, low, high) in spans.items()
+        for m in ("jsd_nats", "frechet")
+    ]
+    passes = [("Sequential", "", 75.0), ("MI", guided.parameters, 9.0), ("MI", guided.parameters, 11.0)]
+    table2 = pd.DataFrame(passes, columns=["method", "parameters", "passes"])
+    claims = protein_claims(pd.DataFrame(rows), table2, {10.0: (guided, eb, naive)})
+    assert claims["answer"].tolist() == ["no", "not resolved", "yes"]
+    assert claims["claim"][0] == "7.5 times fewer passes with no loss against Sequential"
+    assert claims["claim"][1].startswith("Not claimed by the paper: MI-guided comes closer to real proteins than EB")
+    assert claims["claim"][2].startswith("MI-guided comes closer to real proteins than Naive")
+    assert claims["difference in JSD (nats), 95 %"][2] == "-0.0200 [-0.0300, -0.0100]"

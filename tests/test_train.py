@@ -90,7 +90,7 @@ import mi_lib.train as train
 torch.set_num_threads({torch.get_num_threads()})
 step_once = train.train_step
 def killed(*arguments):
-    if arguments[-1] == 5:
+    if arguments[5] == 5:
         os.kill(os.getpid(), signal.SIGKILL)
     return step_once(*arguments)
 train.train_step = killed
@@ -269,3 +269,24 @@ def test_bad_calls_are_named(tmp_path):
         train_mdm(tmp_path, CONFIG, TRAINING, save_every=0)
     with pytest.raises(ValueError, match="schedule='square', expected 'linear' or 'cosine'"):
         train_mdm(tmp_path, CONFIG, replace(TRAINING, schedule="square"))
+
+
+def test_precision_changes_the_rounding_alone(tmp_path, uninterrupted):
+    """Over six steps the weights in float32 stay near those in bfloat16, and move much further than they differ."""
+    exact = weights(train_mdm(tmp_path, CONFIG, replace(TRAINING, precision="float32"), save_every=6))
+    mixed = weights(uninterrupted[0])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(TRAINING.seed)
+        start = weights(MDM(CONFIG))
+    assert 0 < (exact - mixed).norm() < 0.3 * (exact - start).norm()
+    with pytest.raises(ValueError, match="precision='fp16', expected 'bf16' or 'float32'"):
+        replace(TRAINING, precision="fp16")
+
+
+def test_a_training_begun_before_a_setting_existed_goes_on(tmp_path, uninterrupted):
+    with pytest.raises(Stopped):
+        train_mdm(tmp_path, CONFIG, TRAINING, save_every=2, report=stop_after(1))
+    held = json.loads((tmp_path / "config.json").read_text())
+    del held["training"]["precision"]
+    (tmp_path / "config.json").write_text(json.dumps(held))
+    assert torch.equal(weights(train_mdm(tmp_path, CONFIG, TRAINING, save_every=2)), weights(uninterrupted[0]))
