@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 STARTED = time.perf_counter()  # a notebook imports this module first: its wall time is counted from here
 
@@ -10,6 +11,8 @@ PRESETS = ("smoke", "paper")
 ESTIMATORS = ("entropy", "mixture", "kl")
 N_PUZZLES = 1_000  # in the committed test set
 N_CELLS = 81
+ESMC = ("esmc_300m", "esmc_600m")  # on the model hub
+WEIGHTS = (".pth", ".safetensors")  # files that hold an ESM-C
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,9 @@ class Parameter:
         Whether a value of that type, or one item of the list, is in range.
     items : type, optional
         Type of a list's items; a list has at least one.
-    checkpoint : {"mdm", "head"}, optional
-        The value (or each item) names a shipped checkpoint of this kind.
+    checkpoint : {"mdm", "head", "esmc"}, optional
+        The value (or each item) names a shipped checkpoint of this kind; an ESM-C may also be on the model hub or in a
+        file of its own.
     """
 
     type: type
@@ -62,6 +66,8 @@ PARAMETERS: dict[str, Parameter] = {
     "preset": _one_of(PRESETS),
     "checkpoint": Parameter(str, "the name of an MDM checkpoint", checkpoint="mdm"),
     "other": Parameter(str, "the name of an MDM checkpoint", checkpoint="mdm"),
+    "model": Parameter(str, "the name of an ESM-C or the path of its weights", checkpoint="esmc"),
+    "reference": Parameter(str, "'reference' or the path of a FASTA file", lambda v: v == "reference" or is_file(v)),
     "checkpoints": Parameter(list, "a list of names of MDM checkpoints", items=str, checkpoint="mdm"),
     "head": _one_of((*ESTIMATORS, "zero")),
     "estimator": _one_of(ESTIMATORS),
@@ -71,6 +77,11 @@ PARAMETERS: dict[str, Parameter] = {
     "n_steps": _integer(1, what="an integer (training steps)"),
     "n_states": _integer(1, what="an integer (states to label)"),
     "n_samples": _integer(1, what="an integer (sequences a method)"),
+    "n_proteins": _integer(30, what="an integer (proteins a method, at least as many as clusters and their floor)"),
+    "n_seeds": _integer(1, 3, "an integer (recorded seeds)"),
+    "n_live": _integer(1, what="an integer (proteins that the page itself makes)"),
+    "n_maps": _integer(1, what="an integer (proteins that are probed)"),
+    "mask_shares": Parameter(list, "a list of shares above 0, at most 1", lambda v: 0 < v <= 1, items=float),
     "n_sets": _integer(1, 5, "an integer (number of puzzle sets)"),
     "puzzle": _integer(-1, N_PUZZLES - 1, "an integer (test puzzle; -1 is the page's choice)"),
     "step": _integer(-1, what="an integer (-1 is the page's choice)"),
@@ -88,6 +99,11 @@ PARAMETERS: dict[str, Parameter] = {
     "threads": _integer(1),
     "recompute": Parameter(bool, "True or False"),
 }
+
+
+def is_file(path: str) -> bool:
+    """Whether there is a file of that name."""
+    return Path(path).is_file()
 
 
 def validate(**values) -> None:
@@ -112,8 +128,10 @@ def validate(**values) -> None:
             raise ValueError(f"{name}={value!r}, expected {parameter.expected}")
         known = shipped(parameter.checkpoint) if parameter.checkpoint else ()
         for item in checkpoints_of(name, value):
-            if item not in known:
-                raise ValueError(f"{name}={value!r}, expected {parameter.expected}: one of {known}")
+            elsewhere = parameter.checkpoint == "esmc" and (item in ESMC or item.endswith(WEIGHTS) and is_file(item))
+            if item not in known and not elsewhere:
+                names = (*known, *ESMC) if parameter.checkpoint == "esmc" else known
+                raise ValueError(f"{name}={value!r}, expected {parameter.expected}: one of {names}")
 
 
 def shipped(kind: str | None = None) -> tuple[str, ...]:

@@ -1,18 +1,16 @@
 """Recorded results of the proteins: Table 2, its panel, gammas at equal passes, entropies, conditional sampling."""
 
 import time
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 
-from mi_lib import checkpoints, protein_scores
-from mi_lib.artifacts import CACHE
+from mi_lib import checkpoints
 from mi_lib.distributions import bootstrap, fit_clusters, jensen_shannon, paired_bootstrap
 from mi_lib.generation import Unigram, draw_lengths, fill, table2_methods, trajectory
-from mi_lib.labels import read_labels
 from mi_lib.metrics import bootstrap_means
 from mi_lib.policies import TopK
-from mi_lib.protein_head_scores import protein_pairs, score_proteins
 from mi_lib.protein_panel import Yardstick, difference_rows, panel_rows
 from mi_lib.protein_runs import (
     HEADS,
@@ -42,6 +40,7 @@ MATCH_SEED, N_MATCH = 1000, 100  # proteins that no table judges
 MASK_SHARES = (0.3, 0.5, 0.7)
 KEYS = ["model", "method", "parameters", "seed"]
 REFERENCE = "reference"  # how the reference itself is named in tables
+Pair = tuple[tuple[str, str], tuple[str, str]]  # two methods, each (name, parameters)
 
 
 def record_protein_gammas(models: list[str], progress: Progress, n: int = N_MATCH, seed: int = MATCH_SEED) -> None:
@@ -68,20 +67,27 @@ def record_table2(
     known, others = reference_split(reference, n, k)
     for model in models:
         methods = dict.fromkeys((*table2_methods(), *added_methods(model)))  # a matched gamma may be the paper's
-        controls = {REFERENCE: [known], **control_sets(known, others, n, seeds)}
-        made = [labelled(_given(s), model, name, "", i) for name, sets in controls.items() for i, s in enumerate(sets)]
-        frame = pd.concat([generated_table(model, methods, seeds, n, progress), *made], ignore_index=True)
-        clusters = fit_clusters(embedded(model, known, progress), k)
-        groups = frame.groupby(KEYS, sort=False)["sequence"]
-        labels = [pd.Series(clusters.predict(embedded(model, s.tolist(), progress)), s.index) for _, s in groups]
-        frame["cluster"] = pd.concat(labels)
-        proteins.append(frame)
-        tables.append(summarize(frame, k))
+        made = generated_table(model, methods, seeds, n, progress)
+        proteins.append(clustered(model, made, known, others, n, seeds, k, progress))
+        tables.append(summarize(proteins[-1], k))
     columns = [*KEYS, "protein", "sequence", "passes", "seconds", "cluster"]
     write_result("table2_sequences", pd.concat(proteins)[columns].round({"seconds": 6}), compressed=True)
     meta = {"n_proteins": n, "seeds": list(seeds), "reference": reference, "reference_hash": text_hash(known), "k": k}
     meta |= {"checkpoints": model_hashes(models), "seconds": time.perf_counter() - started}
     write_result("table2", pd.concat(tables, ignore_index=True), **meta)
+
+
+def clustered(
+    model: str, made: pd.DataFrame, known: list[str], others: list[str], n: int, seeds: Iterable[int], k: int, progress
+) -> pd.DataFrame:
+    """Proteins of ``generated_table`` with reference, floor and ceilings, each with its cluster of embeddings."""
+    controls = {REFERENCE: [known], **control_sets(known, others, n, seeds)}
+    sets = [labelled(_given(s), model, name, "", i) for name, sets in controls.items() for i, s in enumerate(sets)]
+    frame = pd.concat([made, *sets], ignore_index=True)
+    clusters = fit_clusters(embedded(model, known, progress), k)
+    groups = frame.groupby(KEYS, sort=False)["sequence"]
+    labels = [pd.Series(clusters.predict(embedded(model, s.tolist(), progress)), s.index) for _, s in groups]
+    return frame.assign(cluster=pd.concat(labels))
 
 
 def _given(sequences: list[str]) -> pd.DataFrame:
@@ -108,27 +114,37 @@ def record_protein_panel(models: list[str], progress: Progress, samples: int = 2
     panels, differences = [], []
     for model in models:
         made = recorded[recorded["model"] == model]
-        known = made.loc[made["method"] == REFERENCE, "sequence"].tolist()
-        yardstick = Yardstick(known, embedded(model, known, progress), training, k)
-        step = counting(progress, f"{model}: measures", made.groupby(KEYS).ngroups - 1)
-        measured, sizes = {}, {}
-        for key, group in made[made["method"] != REFERENCE].groupby(KEYS[1:3], sort=False):
-            sets = [part["sequence"].tolist() for _, part in group.groupby("seed")]
-            measured[key] = [yardstick.measures(s, embedded(model, s, progress)) for s in sets]
-            sizes[key] = [len(s) for s in sets]
-            rows = panel_rows(measured[key], sizes[key], samples)
-            panels.append(_named(rows, model=model, method=key[0], parameters=key[1]))
-            step(len(sets))
-        for a, b in compared(model):
-            rows = difference_rows(measured[a], measured[b], sizes[a], samples)
-            differences.append(_named(rows, model=model, a=" ".join(a).strip(), b=" ".join(b).strip()))
+        tables = measured_panel(model, made, training, compared(model), samples, k, progress)
+        panels.append(tables[0])
+        differences.append(tables[1])
     meta = {"bootstrap_samples": samples, "checkpoints": model_hashes(models)}
     frame = pd.concat(differences, ignore_index=True)
     write_result("protein_differences", frame, record="protein_panel", **meta)
     write_result("protein_panel", pd.concat(panels, ignore_index=True), **meta)
 
 
-def compared(model: str) -> list[tuple[tuple[str, str], tuple[str, str]]]:
+def measured_panel(
+    model: str, made: pd.DataFrame, training: list[str], pairs: list[Pair], samples: int, k: int, progress: Progress
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """``protein_panel`` and ``protein_differences`` of one model, from proteins as of ``clustered``."""
+    known = made.loc[made["method"] == REFERENCE, "sequence"].tolist()
+    yardstick = Yardstick(known, embedded(model, known, progress), training, k)
+    step = counting(progress, f"{model}: measures", made.groupby(KEYS).ngroups - 1)
+    measured, sizes, panels, differences = {}, {}, [], []
+    for key, group in made[made["method"] != REFERENCE].groupby(KEYS[1:3], sort=False):
+        sets = [part["sequence"].tolist() for _, part in group.groupby("seed")]
+        measured[key] = [yardstick.measures(s, embedded(model, s, progress)) for s in sets]
+        sizes[key] = [len(s) for s in sets]
+        rows = panel_rows(measured[key], sizes[key], samples)
+        panels.append(named(rows, model=model, method=key[0], parameters=key[1]))
+        step(len(sets))
+    for a, b in pairs:
+        rows = difference_rows(measured[a], measured[b], sizes[a], samples)
+        differences.append(named(rows, model=model, a=" ".join(a).strip(), b=" ".join(b).strip()))
+    return pd.concat(panels, ignore_index=True), pd.concat(differences, ignore_index=True)
+
+
+def compared(model: str) -> list[Pair]:
     """Pairs of methods: MI (entropy head) with each other at equal passes, and all of them with Sequential."""
     pairs, every = [], [*table2_methods()[1:], *added_methods(model)]
     for guided, *rest in matched_methods(model).values():
@@ -137,61 +153,33 @@ def compared(model: str) -> list[tuple[tuple[str, str], tuple[str, str]]]:
     return [((a.name, a.parameters), (b.name, b.parameters)) for a, b in pairs]
 
 
-def _named(frame: pd.DataFrame, **names: str) -> pd.DataFrame:
+def named(frame: pd.DataFrame, **names: str) -> pd.DataFrame:
+    """``frame`` with the same first columns in every row."""
     return pd.concat([pd.DataFrame(names, index=frame.index), frame], axis=1)
-
-
-def record_protein_scores(models: list[str], progress: Progress, n: int = 300) -> None:
-    """Masked perplexity and accuracy of models and of two baselines, on held-out family members and the reference."""
-    training, frames = load_proteins("training"), []
-    predictors = {
-        "unigram": protein_scores.Unigram(training),
-        "cluster profile": protein_scores.ClusterProfile(training),
-    }
-    predictors |= {model: protein_scores.of_model(checkpoints.load_model(model)) for model in models}
-    for name in ("held_out", "reference"):
-        proteins = protein_scores.sample(load_proteins(name), n)
-        for predictor, predict in predictors.items():
-            if predictor == "cluster profile" and name == "reference":
-                continue  # its proteins belong to no training cluster
-            step = counting(progress, f"{predictor} on {name}", len(proteins) * len(protein_scores.RATES))
-            rows = protein_scores.summarise(protein_scores.masked_scores(predict, proteins, progress=step))
-            frames.append(_named(rows, set=name, predictor=predictor))
-    frame = pd.concat(frames, ignore_index=True)
-    write_result("protein_scores", frame, n_proteins=n, checkpoints=model_hashes(models))
-
-
-def record_protein_head_metrics(models: list[str], progress: Progress) -> None:
-    """Scores of the heads of protein models on held-out, fully probed proteins, over all pairs and by mask rate."""
-    frames = []
-    for model in models:
-        labels, loaded = read_labels(CACHE / "labels" / f"{model}_held_out"), checkpoints.load_model(model)
-        for n, estimator in enumerate(("entropy", "mixture")):
-            progress(f"{model}: {estimator} head", n, 2)
-            head = checkpoints.load_head(f"{model}_head_{estimator}", model)
-            rows = score_proteins(protein_pairs(loaded, labels, estimator, {"head": head}), ["head"])
-            negative = float((getattr(labels, estimator) < 0).sum() / (getattr(labels, estimator) != 0).sum())
-            frames.append(_named(rows.assign(negative=negative), model=model, estimator=estimator))
-    write_result("protein_head_metrics", pd.concat(frames, ignore_index=True), checkpoints=model_hashes(models))
 
 
 def record_entropy_trajectory(
     models: list[str], progress: Progress, n: int = 60, seed: int = MATCH_SEED, bins: int = 20
 ) -> None:
     """Entropies against the share unmasked, for Sequential and MI at gamma 2: what the budget has to pay."""
-    methods, frames = (Method("Sequential"), Method("MI", gamma=2.0, lam=1.0, head="entropy")), []
-    columns = ["entropy_left", "entropy_lowest", "entropy_chosen", "chosen"]
-    for model in models:
-        for method in methods:
-            step = counting(progress, f"{model} {method.label}: entropies", n)
-            made = trajectory(checkpoints.load_model(model), method.policy(model), draw_lengths(n, seed), seed, step)
-            made["unmasked"] = (np.floor(made["unmasked"] * bins).clip(upper=bins - 1) + 0.5) / bins
-            means = made.groupby(["length", "index", "unmasked"])[columns].mean().reset_index()
-            for column in columns:
-                rows = bootstrap_means(means, ["unmasked"], column).sort_values("unmasked").assign(quantity=column)
-                frames.append(_named(rows, model=model, method=method.name, parameters=method.parameters))
+    methods = (Method("Sequential"), Method("MI", gamma=2.0, lam=1.0, head="entropy"))
+    frames = [trajectory_rows(model, method, n, seed, bins, progress) for model in models for method in methods]
     frame = pd.concat(frames, ignore_index=True)
     write_result("entropy_trajectory", frame, n_proteins=n, seed=seed, checkpoints=model_hashes(models))
+
+
+def trajectory_rows(model: str, method: Method, n: int, seed: int, bins: int, progress: Progress) -> pd.DataFrame:
+    """``entropy_trajectory`` of one method, proteins resampled for the intervals."""
+    columns = ["entropy_left", "entropy_lowest", "entropy_chosen", "chosen"]
+    step = counting(progress, f"{model} {method.label}: entropies", n)
+    made = trajectory(checkpoints.load_model(model), method.policy(model), draw_lengths(n, seed), seed, step)
+    made["unmasked"] = (np.floor(made["unmasked"] * bins).clip(upper=bins - 1) + 0.5) / bins
+    means = made.groupby(["length", "index", "unmasked"])[columns].mean().reset_index()
+    rows = [
+        bootstrap_means(means, ["unmasked"], column).sort_values("unmasked").assign(quantity=column)
+        for column in columns
+    ]
+    return named(pd.concat(rows), model=model, method=method.name, parameters=method.parameters)
 
 
 def record_conditional(
@@ -205,18 +193,28 @@ def record_conditional(
 ) -> None:
     """Masked reference proteins filled in by each method: recovery, passes, perplexity, against Sequential."""
     known, others = reference_split(reference, n)
-    frames = [_conditional(m, s, known, others, seed, draws, progress) for m in models for s in shares]
+    frames = []
+    for model in models:
+        methods = dict.fromkeys((*table2_methods(), *added_methods(model)))
+        frames += [conditional_rows(model, methods, s, known, others, seed, draws, progress) for s in shares]
     meta = {"n_proteins": len(known), "seed": seed, "draws": draws, "reference": reference}
     meta |= {"reference_hash": text_hash(known), "checkpoints": model_hashes(models)}
     write_result("conditional", pd.concat(frames, ignore_index=True), **meta)
 
 
-def _conditional(
-    model: str, share: float, known: list[str], others: list[str], seed: int, draws: int, progress: Progress
+def conditional_rows(
+    model: str,
+    methods: Iterable[Method],
+    share: float,
+    known: list[str],
+    others: list[str],
+    seed: int,
+    draws: int,
+    progress,
 ) -> pd.DataFrame:
-    """Rows of ``conditional`` for one share: every method, residues at their frequencies, and the proteins as given."""
+    """``conditional`` for one share: methods (Sequential among them), residues at their frequencies, the originals."""
     made = {}
-    for method in dict.fromkeys((*table2_methods(), *added_methods(model))):
+    for method in methods:
         made[method.name, method.parameters] = filled(model, method, known, share, seed, draws, progress)
 
     def controls() -> pd.DataFrame:

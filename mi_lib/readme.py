@@ -43,9 +43,12 @@ def checkpoints_markdown() -> str:
         if meta["kind"] == "mdm":
             what = f"MDM, {meta['examples']:,} training examples"
             command = f"`mi train sudoku`, snapshot at step {meta['step']:,}"
+        elif meta["kind"] == "esmc":
+            what = f"ESM-C, {meta['residues']:,} training residues"
+            command = f"`mi train esmc`, step {meta['step']:,}"
         else:
             estimator = meta["training"]["estimator"]
-            what = f"MI head of `{meta['model']}`, `{estimator}` estimator, {meta['n_boards']:,} boards"
+            what = f"MI head of `{meta['model']}`, `{estimator}` estimator, {meta['n_boards']:,} states"
             command = f"`mi label`, `mi train-head --checkpoint {meta['model']} --estimator {estimator}`"
         rows.append((f"`{name}`", meta["kind"], what, command))
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -261,7 +261,7 @@ def footer(*checkpoints: str, **parameters):
     facts = artifacts.provenance()
     rows = {
         "Parameters": ", ".join(f"{key} = {value!r}" for key, value in parameters.items()),
-        **{f"Checkpoint {n}": f"sha256 {_checkpoint_sha256(n)}" for n in used},
+        **{f"Checkpoint {n}": _weights(n) for n in used},
         "Commit": facts["commit"],
         "Versions": ", ".join(f"{name} {version}" for name, version in facts["versions"].items()),
         "Device": facts["device"],
@@ -272,7 +272,9 @@ def footer(*checkpoints: str, **parameters):
     return HTML(f'<table class="provenance"><caption>Provenance</caption><tbody>{"".join(lines)}</tbody></table>')
 
 
-def _checkpoint_sha256(name: str) -> str:
+def _weights(name: str) -> str:
     from mi_lib import artifacts
 
-    return artifacts.read_json(artifacts.CHECKPOINTS / f"{name}.json")["sha256"]
+    if name not in artifacts.checkpoint_names():
+        return f"sha256 {artifacts.sha256(Path(name))}" if Path(name).is_file() else "from the model hub"
+    return f"sha256 {artifacts.read_json(artifacts.CHECKPOINTS / f'{name}.json')['sha256']}"

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from mi_lib import parameters
+from mi_lib.esmc import HUB_MODELS
 from mi_lib.ground_truth import ESTIMATORS
 from mi_lib.parameters import PARAMETERS, validate
 from mi_lib.puzzles import N_SETS, N_TEST
@@ -24,6 +25,7 @@ def two_checkpoints(monkeypatch):
         {"gamma": [float("inf")]},
         {"checkpoint": "sudoku_paper", "checkpoints": ["sudoku_best", "sudoku_paper"]},
         {"n_puzzles": N_TEST, "cell": 80, "puzzle": 999, "mi": "head", "estimator": "kl"},
+        {"model": "esmc_300m", "reference": "reference", "n_proteins": 500, "mask_shares": [0.3, 1]},
         {},
     ],
 )
@@ -62,6 +64,13 @@ def test_accepts(values):
         ("mi", "oracle"),
         ("estimator", "entropi"),
         ("seed", -1),
+        ("model", "esmc_3b"),
+        ("model", "missing.pth"),
+        ("reference", "missing.fasta"),
+        ("n_proteins", 29),  # fewer than two for each of 15 clusters
+        ("n_seeds", 4),
+        ("mask_shares", [0]),
+        ("mask_shares", [1.1]),
     ],
 )
 def test_refuses_naming_parameter_value_and_expectation(name, value):
@@ -73,6 +82,16 @@ def test_refuses_naming_parameter_value_and_expectation(name, value):
 def test_unknown_name():
     with pytest.raises(ValueError, match=r"unknown parameter 'gama'.*'gamma'"):
         validate(gama=[0.1])
+
+
+def test_a_models_own_weights_and_reference(tmp_path):
+    for name in ("own.pth", "own.safetensors", "own.txt"):
+        (tmp_path / name).write_text("x")
+    assert validate(model=str(tmp_path / "own.pth"), reference=str(tmp_path / "own.txt")) is None
+    assert validate(model=str(tmp_path / "own.safetensors")) is None
+    with pytest.raises(ValueError, match="esmc_600m"):
+        validate(model=str(tmp_path / "own.txt"))
+    assert parameters.ESMC == HUB_MODELS
 
 
 def test_unknown_checkpoint_lists_what_there_is():

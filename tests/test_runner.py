@@ -224,6 +224,10 @@ def test_banner_and_footer(monkeypatch, tmp_path):
     assert "a &lt;small&gt; model" in runner.banner("paper", "a <small> model").data
     with pytest.raises(ValueError, match="preset='big'"):
         runner.banner("big")
+    (tmp_path / "own.pth").write_bytes(b"weights")
+    own = str(tmp_path / "own.pth")
+    assert hashlib.sha256(b"weights").hexdigest() in runner.footer(model=own).data
+    assert "from the model hub" in runner.footer(model="esmc_300m").data
     page = runner.footer("net_head", preset="smoke", checkpoint="net", gamma=[0.1], seed=3).data
     for text in ("gamma = [0.1]", "seed = 3", "abc123", "def456", "Commit", "torch", "Device", "Wall time", "smoke"):
         assert text in page
