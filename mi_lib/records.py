@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -17,23 +18,34 @@ from mi_lib.labels import read_labels
 from mi_lib.masked import require
 from mi_lib.puzzles import count_repeats
 from mi_lib.results import Progress, checkpoint_hashes, counting, write_result
-from mi_lib.runs import HEADS, added_methods, run_table, summarize
+from mi_lib.runs import HEADS, TARGET_PASSES, added_methods, run_table, summarize
 from mi_lib.snapshots import solve_snapshots
 from mi_lib.solving import Method, table1_methods
 from mi_lib.train import MDMTraining, drawn_grids
 
 GAMMA_GRID = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+SMALLEST_GAMMA = 1e-5
 N_MATCH = 200  # validation puzzles a point of the grid
 HELD_OUT_LABELS = "held_out"
 
 
 def record_gammas(checkpoints: list[str], progress: Progress) -> None:
-    """Passes and solve rate against gamma on validation puzzles, for every method with a budget."""
+    """Passes and solve rate against gamma on validation puzzles, for every method with a budget.
+
+    A model that is surer of itself spends less: the grid goes on to smaller gammas until it reaches ``TARGET_PASSES``.
+    """
+    makers = [partial(Method, "EB"), *(partial(Method, "MI", lam=1.0, head=head) for head in HEADS)]
     frames = []
     for checkpoint in checkpoints:
-        methods = [Method("EB", gamma=g) for g in GAMMA_GRID]
-        methods += [Method("MI", gamma=g, lam=1.0, head=h) for h in HEADS for g in GAMMA_GRID]
-        frames.append(summarize(run_table(checkpoint, tuple(methods), ["validation"], N_MATCH, progress)))
+        for make in makers:
+            methods = [make(gamma=g) for g in GAMMA_GRID]
+            while True:
+                rows = summarize(run_table(checkpoint, tuple(methods), ["validation"], N_MATCH, progress))
+                smallest = methods[0].gamma / 5
+                if rows["passes"].max() >= max(TARGET_PASSES) or smallest < SMALLEST_GAMMA:
+                    break
+                methods.insert(0, make(gamma=round(smallest, 6)))
+            frames.append(rows)
     frame = pd.concat(frames, ignore_index=True)
     write_result("gammas", frame, n_puzzles=N_MATCH, checkpoints=checkpoint_hashes(checkpoints))
 
