@@ -77,7 +77,7 @@ PARAMETERS: dict[str, Parameter] = {
     "n_steps": _integer(1, what="an integer (training steps)"),
     "n_states": _integer(1, what="an integer (states to label)"),
     "n_samples": _integer(1, what="an integer (sequences a method)"),
-    "n_proteins": _integer(30, what="an integer (proteins a method, at least as many as clusters and their floor)"),
+    "n_proteins": _integer(15, what="an integer (proteins a method: at least one a cluster)"),
     "n_seeds": _integer(1, 3, "an integer (recorded seeds)"),
     "n_live": _integer(1, what="an integer (proteins that the page itself makes)"),
     "n_maps": _integer(1, what="an integer (proteins that are probed)"),
@@ -128,7 +128,7 @@ def validate(**values) -> None:
             raise ValueError(f"{name}={value!r}, expected {parameter.expected}")
         known = shipped(parameter.checkpoint) if parameter.checkpoint else ()
         for item in checkpoints_of(name, value):
-            elsewhere = parameter.checkpoint == "esmc" and (item in ESMC or item.endswith(WEIGHTS) and is_file(item))
+            elsewhere = parameter.checkpoint == "esmc" and (item in ESMC or (item.endswith(WEIGHTS) and is_file(item)))
             if item not in known and not elsewhere:
                 names = (*known, *ESMC) if parameter.checkpoint == "esmc" else known
                 raise ValueError(f"{name}={value!r}, expected {parameter.expected}: one of {names}")

@@ -65,11 +65,12 @@ def draw_pca(
 
 
 def _styles(names: pd.Series) -> dict[str, dict]:
-    """Colour, marker and dash of each name, in order of appearance."""
-    known = list(dict.fromkeys(names))
-    return {
-        name: {"color": PALETTE[k % 7], "marker": MARKERS[k % 7], "ls": DASHES[k % 7]} for k, name in enumerate(known)
-    }
+    """Colour, marker and dash of each name, in order of appearance; a colour's second turn has another dash."""
+    styles = {}
+    for k, name in enumerate(dict.fromkeys(names)):
+        n = (k + k // 7) % 7
+        styles[name] = {"color": PALETTE[k % 7], "marker": MARKERS[n], "ls": DASHES[n]}
+    return styles
 
 
 def _curve(ax: Axes, rows: pd.DataFrame, x: str, y: str, low: str, high: str, style: dict, label: str) -> None:
@@ -111,10 +112,11 @@ def draw_quality_curve(
             points = paper[paper["method"] == method]
             hollow = {"ms": 9, "ls": "none", "markerfacecolor": "white", "markeredgewidth": 1.8, "zorder": 5}
             ax.plot(points["passes"], points["value"], markeredgecolor=style["color"], marker=style["marker"], **hollow)
-    for row in () if levels is None else levels.itertuples():
+    for k, row in enumerate(() if levels is None else levels.sort_values("value").itertuples()):
         ax.axhline(row.value, color=REFERENCE_COLOR, lw=1, ls=":", zorder=0)
-        at = {"transform": ax.get_yaxis_transform(), "va": "bottom", "size": 9, "color": "#555555"}
-        ax.text(0.01, row.value, row.method, **at)
+        x, side = ((0.01, "left"), (0.99, "right"))[k % 2]  # neighbours may lie on each other
+        at = {"transform": ax.get_yaxis_transform(), "va": "bottom", "ha": side, "size": 9, "color": "#555555"}
+        ax.text(x, row.value, row.method, **at)
     if paper is not None:
         hollow = {"marker": "o", "ms": 9, "ls": "none", "markerfacecolor": "white", "markeredgecolor": INK}
         ax.plot([], [], **hollow, label="hollow: the paper")

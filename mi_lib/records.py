@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from mi_lib import protein_model_records, protein_records
+from mi_lib import protein_mi_records, protein_model_records, protein_records
 from mi_lib.artifacts import CACHE, checkpoint_names, commit, read_sidecar
 from mi_lib.checkpoints import load_head, load_mdm
 from mi_lib.fig1 import find_fig1_state
@@ -182,6 +182,7 @@ PROTEINS: dict[str, Callable] = {
     "entropy_trajectory": protein_records.record_entropy_trajectory,
     "protein_gammas": protein_records.record_protein_gammas,
     "protein_head_metrics": protein_model_records.record_protein_head_metrics,
+    "protein_mi": protein_mi_records.record_protein_mi,
     "protein_panel": protein_records.record_protein_panel,
     "protein_scores": protein_model_records.record_protein_scores,
     "table2": protein_records.record_table2,

@@ -22,7 +22,7 @@ LETTERS = bytes.maketrans(bytes(range(len(NCBISTDAA))), NCBISTDAA)
 COLUMNS = ("accession", "split", "cluster")
 
 Clustering = Callable[[dict[str, str], float], dict[str, str]]  # sequences, identity -> representative of each
-Search = Callable[[dict[str, str], dict[str, str], float], set[str]]  # queries that hit a target at that identity
+Search = Callable[[dict[str, str], dict[str, str], float, bool], set[str]]  # queries that hit a target; thorough or not
 
 
 def read_blast(database: Path, min_length: int = MIN_LENGTH, max_length: int = MAX_LENGTH) -> Iterator[tuple[str, str]]:
@@ -113,7 +113,7 @@ def split(
     cluster: Clustering,
     similar: Search,
     seed: int = 0,
-    n_reference: int = 1500,  # three sets of 500, with room
+    n_reference: int = 1500,  # twice 500 and room for what the last search drops
     cap: int = 100,  # a cluster in training: a few ribosomal families would be most of it
     family: int = 20,  # members a cluster needs to give held-out proteins: enough for a profile
     share: float = 0.1,  # of such a cluster that is held out
@@ -122,6 +122,7 @@ def split(
 
     The reference: representatives of clusters at 50 % identity. Training: members of the other clusters that hit no
     reference at 50 %. Held out: groups at 80 % of the large training clusters that hit no training protein at 80 %.
+    Last, a more thorough search drops what it still finds too near from the reference and the held-out proteins.
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ def split(
     require(n_reference < len(leaders), "n_reference", n_reference, f"less than the {len(leaders)} clusters")
     reference = set(rng.choice(leaders, n_reference, replace=False).tolist())
     rest = {a: s for a, s in proteins.items() if representative[a] not in reference}
-    near = similar(rest, {a: proteins[a] for a in sorted(reference)}, 0.5)
+    near = similar(rest, _only(proteins, reference), 0.5, False)
     rest = {a: s for a, s in rest.items() if a not in near}
     group = cluster(rest, 0.8)
     training, held_out = set(), set()
@@ -153,13 +154,25 @@ def split(
         kept = [accession for accession in members if accession not in apart]
         training |= set(rng.permutation(kept)[:cap].tolist())
         held_out |= apart
-    held_out -= similar({a: rest[a] for a in sorted(held_out)}, {a: rest[a] for a in sorted(training)}, 0.8)
+    held_out -= similar(_only(rest, held_out), _only(rest, training), 0.8, False)
     chosen = {"reference": reference, "training": training, "held_out": held_out}
-    return [
+    rows = [
         (accession, name, "" if name == "reference" else representative[accession])
         for name, accessions in chosen.items()
         for accession in rng.permutation(sorted(accessions)).tolist()
     ]
+    near = set()
+    for name, other, identity in (
+        ("reference", "training", 0.5),
+        ("held_out", "training", 0.8),
+        ("held_out", "reference", 0.5),
+    ):
+        near |= similar(_only(proteins, chosen[name]), _only(proteins, chosen[other]), identity, True)
+    return [row for row in rows if row[0] not in near]
+
+
+def _only(proteins: dict[str, str], accessions: set[str]) -> dict[str, str]:
+    return {accession: proteins[accession] for accession in sorted(accessions)}
 
 
 def _grouped(accessions: Iterable[str], of: dict[str, str]) -> dict[str, list[str]]:
@@ -188,18 +201,19 @@ def mmseqs_cluster(sequences: dict[str, str], identity: float) -> dict[str, str]
     return {member: representative for representative, member in (row.split("\t") for row in rows)}
 
 
-def mmseqs_similar(queries: dict[str, str], targets: dict[str, str], identity: float) -> set[str]:
+def mmseqs_similar(queries: dict[str, str], targets: dict[str, str], identity: float, thorough: bool) -> set[str]:
     """Queries with a significant local alignment (E < 1e-3) to a target at that identity, however short.
 
-    MMseqs2 is not symmetric and treats low complexity apart, so it searches both ways, with and without that.
+    MMseqs2 is not symmetric and treats low complexity apart: a thorough search goes both ways, with and without that.
     """
     common = ("-s", "7.5", "--max-seqs", "1000", "-e", "1e-3", "--format-output", "query,target")
+    directions = [("queries", "targets"), ("targets", "queries")] if thorough else [("queries", "targets")]
     found = set()
     with tempfile.TemporaryDirectory() as folder:
         _plain_fasta(Path(folder, "queries"), queries)
         _plain_fasta(Path(folder, "targets"), targets)
-        for files in (("queries", "targets"), ("targets", "queries")):
-            for options in ((), ("--mask", "0", "--comp-bias-corr", "0")):
+        for files in directions:
+            for options in [(), ("--mask", "0", "--comp-bias-corr", "0")] if thorough else [()]:
                 _mmseqs(folder, identity, "easy-search", *files, "hits", "work", *common, *options)
                 found |= set(Path(folder, "hits").read_text().split())
     return found & queries.keys()

@@ -67,7 +67,7 @@ def test_accepts(values):
         ("model", "esmc_3b"),
         ("model", "missing.pth"),
         ("reference", "missing.fasta"),
-        ("n_proteins", 29),  # fewer than two for each of 15 clusters
+        ("n_proteins", 14),  # fewer than clusters
         ("n_seeds", 4),
         ("mask_shares", [0]),
         ("mask_shares", [1.1]),

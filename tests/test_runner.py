@@ -1,5 +1,6 @@
 """Running notebooks: parameters, stale outputs, and what a failure or an interruption leaves behind."""
 
+import hashlib
 import json
 import os
 import signal

@@ -166,44 +166,71 @@ def toy_cluster(sequences, bound):
     return found
 
 
-def toy_similar(queries, targets, bound):
+def toy_similar(queries, targets, bound, thorough=True):
     return {q for q, s in queries.items() if any(identity(s, t) >= bound for t in targets.values())}
+
+
+def blind_similar(queries, targets, bound, thorough):
+    """Finds nothing unless it is thorough."""
+    return toy_similar(queries, targets, bound) if thorough else set()
 
 
 @pytest.fixture(scope="module")
 def families():
-    """Thirty families of different sizes, members 55 to 100 % identical to their first."""
+    """Thirty families of different sizes, members about half to wholly identical to their first."""
     draw, proteins = random.Random(0), {}
     for family in range(30):
         root = random_protein(1000 + family)
         for member in range(2 * family + 1):
-            changed = draw.sample(range(60), draw.choice((0, 3, 10, 27)) if member else 0)
+            changed = draw.sample(range(60), draw.choice((0, 3, 10, 27, 31)) if member else 0)
             sequence = "".join(draw.choice(AMINO_ACIDS) if i in changed else x for i, x in enumerate(root))
             proteins[f"F{family:02}M{member:02}"] = sequence
     return proteins
 
 
+def split_sets(families, similar, seed):
+    rows = split(families, toy_cluster, similar, seed, n_reference=8, cap=30, family=20, share=0.2)
+    assert len(rows) == len({accession for accession, _, _ in rows})
+    return {name: {a: c for a, of, c in rows if of == name} for name in NAMES}
+
+
+def nearest(families, accession, others):
+    return max(identity(families[accession], families[other]) for other in others)
+
+
+@pytest.mark.parametrize("similar", [toy_similar, blind_similar])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_split_keeps_its_promises(families, seed):
+def test_split_keeps_its_promises(families, seed, similar):
     clusters = toy_cluster(families, 0.5)
-    rows = split(families, toy_cluster, toy_similar, seed, n_reference=8, cap=30, family=20, share=0.2)
-    sets = {name: {a: c for a, of, c in rows if of == name} for name in NAMES}
-    assert len(rows) == len({a for a, _, _ in rows}) == sum(map(len, sets.values()))
-    assert len(sets["reference"]) == 8 and set(sets["reference"]) <= set(clusters.values())
-    taken = {clusters[a] for a in sets["reference"]}
-    for name in ("training", "held_out"):
-        for accession, cluster in sets[name].items():
-            assert cluster == clusters[accession] and cluster not in taken
-            assert max(identity(families[accession], families[r]) for r in sets["reference"]) < 0.5
-    sizes = Counter(sets["training"].values())
-    assert sets["held_out"] and max(sizes.values()) == 30
-    for accession, cluster in sets["held_out"].items():
+    reference, training, held_out = split_sets(families, similar, seed).values()
+    assert set(reference) <= set(clusters.values()) and set(reference.values()) == {""}
+    sizes = Counter(training.values())
+    assert held_out and max(sizes.values()) == 30
+    for accession, cluster in (training | held_out).items():
+        assert cluster == clusters[accession] and cluster not in reference
+        assert nearest(families, accession, reference) < 0.5
+    for accession, cluster in held_out.items():
         assert sizes[cluster] >= 16
-        assert max(identity(families[accession], families[t]) for t in sets["training"]) < 0.8
-    far = [a for a in families if clusters[a] not in taken]
-    far = [a for a in far if max(identity(families[a], families[r]) for r in sets["reference"]) < 0.5]
-    small = [a for a in far if sum(clusters[b] == clusters[a] for b in far) < 20]
-    assert small and set(small) <= set(sets["training"])  # nothing is lost that need not be
+        assert nearest(families, accession, training) < 0.8
+
+
+def test_split_loses_nothing_that_it_need_not(families):
+    clusters = toy_cluster(families, 0.5)
+    reference, training, _ = split_sets(families, toy_similar, 0).values()
+    assert len(reference) == 8
+    far = [a for a in families if clusters[a] not in reference and nearest(families, a, reference) < 0.5]
+    sizes = Counter(clusters[a] for a in far)
+    small = {a for a in far if sizes[clusters[a]] < 20}
+    assert len(far) < sum(clusters[a] not in reference for a in families)  # some were near
+    assert small and small <= set(training)
+
+
+def test_last_search_drops_references_and_not_training(families):
+    quick = split_sets(families, lambda *_: set(), 0)
+    thorough = split_sets(families, blind_similar, 0)
+    assert thorough["training"] == quick["training"]
+    near = {r for r in quick["reference"] if nearest(families, r, quick["training"]) >= 0.5}
+    assert near and set(thorough["reference"]) == set(quick["reference"]) - near
 
 
 def test_split_depends_on_the_seed_alone(families):
