@@ -81,6 +81,7 @@ PARAMETERS: dict[str, Parameter] = {
     "n_seeds": _integer(1, 3, "an integer (recorded seeds)"),
     "n_live": _integer(1, what="an integer (proteins that the page itself makes)"),
     "n_maps": _integer(1, what="an integer (proteins that are probed)"),
+    "n_measured": _integer(1, what="an integer (proteins of a sample)"),
     "mask_shares": Parameter(list, "a list of shares above 0, at most 1", lambda v: 0 < v <= 1, items=float),
     "n_sets": _integer(1, 5, "an integer (number of puzzle sets)"),
     "puzzle": _integer(-1, N_PUZZLES - 1, "an integer (test puzzle; -1 is the page's choice)"),

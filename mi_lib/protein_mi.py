@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mi_lib.ground_truth import DirectionalMI, check_estimator, diagnose, probe, symmetrize
 from mi_lib.masked import MaskedModel, entropy, marginals, require
+from mi_lib.metrics import bootstrap_means, mi_scores
 from mi_lib.proteins import ProteinSet, encode
 
 BANDS = {"near": (1, 4), "middle": (5, 12), "far": (13, 1_000)}  # separation in residues: a helix turn, two, beyond
@@ -188,6 +189,30 @@ def describe_cysteines(mi_map: MIMap, estimator: str) -> dict[str, float]:
     if bonds:
         found |= {"bonded": pairs["mi"][bonded].mean(), "not bonded": pairs["mi"][both & ~bonded].mean()}
     return found
+
+
+def colour_top(mi: np.ndarray) -> float:
+    """Upper end of a map's colour scale: the 99.5th percentile of its positive entries, nats."""
+    return float(np.quantile(mi[mi > 0], 0.995)) if (mi > 0).any() else 1.0
+
+
+def head_row(mi_map: MIMap, predicted: np.ndarray, estimator: str) -> dict[str, object]:
+    """A map against its prediction (L, L): share masked, mean MI of both (nats), R2 and rank correlation of pairs."""
+    tables = [pairs_of(mi, mi_map.masked, mi_map.sequence)["mi"] for mi in (mi_map.of(estimator), predicted)]
+    true, guess = (table.to_numpy(float) for table in tables)
+    scores = mi_scores(guess, true)
+    row = {"accession": mi_map.accession, "masked": f"{mi_map.masked.mean():.0%}", "probed": true.mean()}
+    return row | {"predicted": guess.mean(), "R²": scores["r2"], "rank correlation": scores["spearman"]}
+
+
+def share_differences(frame: pd.DataFrame, quantity: str, a: float, b: float) -> pd.DataFrame:
+    """A quantity at share ``a`` masked minus at ``b``, paired by protein: ``set``, ``mean``, ``low``, ``high``.
+
+    ``frame`` has the columns of ``measure_maps`` and ``set``, of one estimator.
+    """
+    rows = frame[frame["quantity"] == quantity]
+    values = rows.pivot_table(index=["set", "accession"], columns="mask_share", values="value")
+    return bootstrap_means((values[a] - values[b]).rename("value").reset_index(), ["set"], "value")
 
 
 def measure_maps(

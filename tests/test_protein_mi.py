@@ -17,10 +17,12 @@ from mi_lib.ground_truth import DirectionalMI
 from mi_lib.protein_mi import (
     BIN_EDGES,
     MIMap,
+    colour_top,
     cysteine_rich,
     describe,
     describe_cysteines,
     disulfides,
+    head_row,
     mask_residues,
     matched_auroc,
     matched_difference,
@@ -28,6 +30,7 @@ from mi_lib.protein_mi import (
     pairs_of,
     participation,
     probe_protein,
+    share_differences,
 )
 from mi_lib.protein_mi_plots import draw_kinds, draw_mi_lines, draw_protein_map
 from mi_lib.proteins import MASK_ID, ProteinSet, encode
@@ -201,6 +204,26 @@ def test_a_chain_has_mi_between_neighbours_only():
     first = probe_protein(Chain(), "P0", proteins.sequences[0], mask_residues(proteins.sequences[0], 1.0, MASK_ID))
     assert first.masked.all() and first.hidden.shape == (len(proteins.sequences[0]), 20)
     assert whole.loc["entropy", "mixture"] == pytest.approx(first.entropy.mean(), abs=1e-6)
+
+
+def test_a_prediction_beside_its_map():
+    L = 20
+    A = np.triu(np.arange(L * L).reshape(L, L) / 400, 1)
+    mi_map = hand_made("A" * L, A + A.T, [0, 4, 9, 11])
+    pairs = [A[i, j] for i, j in ((0, 4), (0, 9), (0, 11), (4, 9), (4, 11), (9, 11))]
+    row = head_row(mi_map, 2 * (A + A.T), "entropy")
+    assert (row["masked"], row["accession"]) == ("20%", "P0")
+    assert row["probed"] == pytest.approx(np.mean(pairs)) and row["predicted"] == pytest.approx(2 * np.mean(pairs))
+    assert row["R²"] == pytest.approx(1 - np.sum(np.square(pairs)) / (6 * np.var(pairs)))
+    assert row["rank correlation"] == pytest.approx(1)
+    assert colour_top(A) == pytest.approx(np.quantile(A[A > 0], 0.995)) and colour_top(np.zeros((2, 2))) == 1
+
+
+def test_differences_are_paired_by_protein():
+    rows = [("s", p, q, share, value + noise) for p, noise in (("P0", 0.0), ("P1", 50.0)) for q, share, value in
+            (("far", 1.0, 3.0), ("far", 0.6, 1.0), ("near", 1.0, 7.0))]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["set", "accession", "quantity", "mask_share", "value"])
+    assert share_differences(frame, "far", 1.0, 0.6).to_numpy().tolist() == [["s", 2.0, 2.0, 2.0]]
 
 
 def test_record(tmp_path, monkeypatch):
