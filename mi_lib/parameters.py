@@ -65,6 +65,7 @@ def _one_of(names: tuple[str, ...]) -> Parameter:
 PARAMETERS: dict[str, Parameter] = {
     "preset": _one_of(PRESETS),
     "checkpoint": Parameter(str, "the name of an MDM checkpoint", checkpoint="mdm"),
+    "protein_model": Parameter(str, "the name of a shipped ESM-C", checkpoint="esmc"),
     "other": Parameter(str, "the name of an MDM checkpoint", checkpoint="mdm"),
     "model": Parameter(str, "the name of an ESM-C or the path of its weights", checkpoint="esmc"),
     "reference": Parameter(str, "'reference' or the path of a FASTA file", lambda v: v == "reference" or is_file(v)),

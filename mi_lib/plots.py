@@ -211,23 +211,19 @@ def draw_learning_curve(ax: Axes, frame: pd.DataFrame) -> Axes:
     return ax
 
 
-def draw_head_scaling(ax: Axes, frame: pd.DataFrame) -> Axes:
-    """Held-out R2 of MI heads against the number of boards they were trained on, a line an estimator with its band.
+def draw_perplexity(ax: Axes, frame: pd.DataFrame) -> Axes:
+    """Perplexity of masked residues while a protein model trains, at three shares of masked residues.
 
     Parameters
     ----------
     ax : Axes
     frame : DataFrame
-        Columns ``estimator``, ``n_boards``, ``r2``, ``r2_low``, ``r2_high``.
+        Columns ``residues``, ``perplexity_15``, ``perplexity_50``, ``perplexity_100``.
     """
-    for k, (estimator, rows) in enumerate(frame.sort_values("n_boards").groupby("estimator", sort=False)):
-        color, style = PALETTE[k % len(PALETTE)], {"marker": MARKERS[k % len(MARKERS)], "ls": DASHES[k % len(DASHES)]}
-        ax.plot(rows["n_boards"], rows["r2"], color=color, lw=1.8, label=f"{estimator} head", **style)
-        ax.fill_between(rows["n_boards"], rows["r2_low"], rows["r2_high"], color=color, alpha=0.15, lw=0)
-    ax.set_xscale("log")
-    ax.xaxis.set_major_locator(FixedLocator(sorted(frame["n_boards"].unique())))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set(xlabel="labelled boards (log scale)", ylabel="R² on held-out boards")
-    ax.legend(loc="lower right")
+    for k, share in enumerate((100, 50, 15)):
+        style = {"marker": MARKERS[k], "ms": 4, "ls": DASHES[k], "lw": 1.8, "color": PALETTE[k]}
+        ax.plot(frame["residues"], frame[f"perplexity_{share}"], label=f"{share} % masked", **style)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e6:g}M"))
+    ax.set(xlabel="training residues", ylabel="perplexity of masked residues")
+    ax.legend()
     return ax

@@ -5,6 +5,7 @@ import pandas as pd
 from mi_lib import checkpoints, protein_scores
 from mi_lib.artifacts import CACHE
 from mi_lib.labels import read_labels
+from mi_lib.masked import require
 from mi_lib.protein_head_scores import protein_pairs, score_proteins
 from mi_lib.protein_records import named
 from mi_lib.protein_runs import model_hashes
@@ -44,3 +45,13 @@ def record_protein_head_metrics(models: list[str], progress: Progress) -> None:
             negative = float((getattr(labels, estimator) < 0).sum() / (getattr(labels, estimator) != 0).sum())
             frames.append(named(rows.assign(negative=negative), model=model, estimator=estimator))
     write_result("protein_head_metrics", pd.concat(frames, ignore_index=True), checkpoints=model_hashes(models))
+
+
+def record_esmc_curve(models: list[str], progress: Progress) -> None:
+    """The curve of each model's training, from the folder of its name in the cache."""
+    frames = []
+    for model in models:
+        path = CACHE / "train" / model / "curve.csv"
+        require(path.exists(), "model", model, f"one whose training left {path}")
+        frames.append(named(pd.read_csv(path), model=model))
+    write_result("esmc_curve", pd.concat(frames, ignore_index=True), checkpoints=model_hashes(models))

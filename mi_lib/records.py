@@ -180,6 +180,7 @@ SUDOKU: dict[str, Callable] = {
 PROTEINS: dict[str, Callable] = {
     "conditional": protein_records.record_conditional,
     "entropy_trajectory": protein_records.record_entropy_trajectory,
+    "esmc_curve": protein_model_records.record_esmc_curve,
     "protein_gammas": protein_records.record_protein_gammas,
     "protein_head_metrics": protein_model_records.record_protein_head_metrics,
     "protein_mi": protein_mi_records.record_protein_mi,
