@@ -14,7 +14,7 @@ import mi_lib.artifacts
 import mi_lib.records
 import mi_lib.results
 import mi_lib.runs
-from mi_lib.artifacts import RESULTS, read_sidecar, save_checkpoint
+from mi_lib.artifacts import RESULTS, checkpoint_names, read_sidecar, save_checkpoint
 from mi_lib.checkpoints import load_mdm
 from mi_lib.head import HeadConfig, MIHead
 from mi_lib.labels import Labelling, make_labels
@@ -470,7 +470,8 @@ def test_recorded_results_are_those_of_the_shipped_checkpoints(path):
     assert meta["command"].removeprefix("mi record ") in RECORDS
     assert not meta["commit"].endswith("-dirty")
     for name, sha256 in meta["checkpoints"].items():
-        assert read_sidecar(name, "head" if "_head_" in name else "mdm")["sha256"] == sha256
+        kind = next(k for k in ("head", "mdm", "esmc") if name in checkpoint_names(k))
+        assert read_sidecar(name, kind)["sha256"] == sha256
 
 
 @recorded
