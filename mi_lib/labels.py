@@ -245,7 +245,7 @@ def labelling_cost(
     parameters : int
         Of the model.
     values : int
-        |V|.
+        Size of the vocabulary.
     rows : int
         Probed source positions of a sequence.
     probed : float
