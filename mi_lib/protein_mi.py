@@ -197,12 +197,18 @@ def colour_top(mi: np.ndarray) -> float:
 
 
 def head_row(mi_map: MIMap, predicted: np.ndarray, estimator: str) -> dict[str, object]:
-    """A map against its prediction (L, L): share masked, mean MI of both (nats), R2 and rank correlation of pairs."""
+    """A map against its prediction (L, L): share masked, mean MI (nats), ratio of standard deviations, R2, ranks."""
     tables = [pairs_of(mi, mi_map.masked, mi_map.sequence)["mi"] for mi in (mi_map.of(estimator), predicted)]
     true, guess = (table.to_numpy(float) for table in tables)
     scores = mi_scores(guess, true)
     row = {"accession": mi_map.accession, "masked": f"{mi_map.masked.mean():.0%}", "probed": true.mean()}
-    return row | {"predicted": guess.mean(), "R²": scores["r2"], "rank correlation": scores["spearman"]}
+    ratio = guess.std() / true.std() if true.std() > 0 else float("nan")
+    return row | {
+        "predicted": guess.mean(),
+        "SD ratio": ratio,
+        "R²": scores["r2"],
+        "rank correlation": scores["spearman"],
+    }
 
 
 def share_differences(frame: pd.DataFrame, quantity: str, a: float, b: float) -> pd.DataFrame:
@@ -213,6 +219,17 @@ def share_differences(frame: pd.DataFrame, quantity: str, a: float, b: float) ->
     rows = frame[frame["quantity"] == quantity]
     values = rows.pivot_table(index=["set", "accession"], columns="mask_share", values="value")
     return bootstrap_means((values[a] - values[b]).rename("value").reset_index(), ["set"], "value")
+
+
+def quantity_differences(frame: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
+    """Quantity ``a`` minus ``b``, paired by protein: ``set``, ``mask_share``, ``mean``, ``low``, ``high``.
+
+    ``frame`` as for ``share_differences``; proteins that lack one of the two are left out.
+    """
+    rows = frame[frame["quantity"].isin([a, b])]
+    values = rows.pivot_table(index=["set", "mask_share", "accession"], columns="quantity", values="value")
+    difference = (values[a] - values[b]).rename("value").reset_index()
+    return bootstrap_means(difference, ["set", "mask_share"], "value")
 
 
 def measure_maps(

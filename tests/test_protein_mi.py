@@ -30,6 +30,7 @@ from mi_lib.protein_mi import (
     pairs_of,
     participation,
     probe_protein,
+    quantity_differences,
     share_differences,
 )
 from mi_lib.protein_mi_plots import draw_kinds, draw_mi_lines, draw_protein_map
@@ -214,6 +215,7 @@ def test_a_prediction_beside_its_map():
     row = head_row(mi_map, 2 * (A + A.T), "entropy")
     assert (row["masked"], row["accession"]) == ("20%", "P0")
     assert row["probed"] == pytest.approx(np.mean(pairs)) and row["predicted"] == pytest.approx(2 * np.mean(pairs))
+    assert row["SD ratio"] == pytest.approx(2)
     assert row["R²"] == pytest.approx(1 - np.sum(np.square(pairs)) / (6 * np.var(pairs)))
     assert row["rank correlation"] == pytest.approx(1)
     assert colour_top(A) == pytest.approx(np.quantile(A[A > 0], 0.995)) and colour_top(np.zeros((2, 2))) == 1
@@ -224,6 +226,14 @@ def test_differences_are_paired_by_protein():
             (("far", 1.0, 3.0), ("far", 0.6, 1.0), ("near", 1.0, 7.0))]  # fmt: skip
     frame = pd.DataFrame(rows, columns=["set", "accession", "quantity", "mask_share", "value"])
     assert share_differences(frame, "far", 1.0, 0.6).to_numpy().tolist() == [["s", 2.0, 2.0, 2.0]]
+
+
+def test_quantities_are_paired_within_a_share():
+    rows = [("s", p, q, 0.6, value + noise) for p, noise in (("P0", 0.0), ("P1", 50.0)) for q, value in
+            (("bonded", 3.0), ("not bonded", 1.0))]  # fmt: skip
+    rows.append(("s", "P2", "bonded", 0.6, 900.0))
+    frame = pd.DataFrame(rows, columns=["set", "accession", "quantity", "mask_share", "value"])
+    assert quantity_differences(frame, "bonded", "not bonded").to_numpy().tolist() == [["s", 0.6, 2.0, 2.0, 2.0]]
 
 
 def test_record(tmp_path, monkeypatch):
