@@ -95,6 +95,11 @@ def sudoku(
     optimizer: Annotated[str | None, Option(help="adamw or muon.")] = None,
     precision: Annotated[str | None, Option(help="bf16 (mixed) or float32.")] = None,
     position: Annotated[str, Option(help="Position embeddings: units (row, column, box) or learned.")] = "units",
+    width: Annotated[int | None, Option(help="Width of the model.")] = None,
+    n_layers: Annotated[int | None, Option(help="Transformer blocks.")] = None,
+    n_heads: Annotated[int | None, Option(help="Attention heads.")] = None,
+    feed_forward: Annotated[int | None, Option(help="Inner width of a block's MLP.")] = None,
+    head_width: Annotated[int | None, Option(help="Inner width of the output layers.")] = None,
     save_every: Annotated[int, Option(min=1, help="Steps between two savings.")] = 500,
     name: Annotated[str | None, Option(help="Store the result as a checkpoint of this name.")] = None,
     overwrite: Overwrite = False,
@@ -103,7 +108,7 @@ def sudoku(
     """Train a Sudoku MDM; interrupted and started again, it goes on from its last saving.
 
     Under `accelerate launch` the processes share each batch; the result is that of one process. Options that are not
-    given keep the defaults of mi_lib.train.MDMTraining.
+    given keep the defaults of mi_lib.train.MDMTraining and mi_lib.mdm.MDMConfig.
     """
     import pandas as pd
 
@@ -117,7 +122,8 @@ def sudoku(
         **given(clip=clip, ema=ema, n_grids=n_grids, seed=seed, schedule=schedule, optimizer=optimizer),
         **given(precision=precision),
     )
-    config = MDMConfig(position=position)
+    sizes = given(width=width, n_layers=n_layers, n_heads=n_heads, feed_forward=feed_forward, head_width=head_width)
+    config = MDMConfig(position=position, **sizes)
     if name is not None:
         check_name(name, overwrite)
     use_threads(threads)

@@ -35,7 +35,7 @@ from mi_lib.train import (
 class ESMCTraining:
     """How a small ESM-C is trained; the paper uses a trained one."""
 
-    steps: int = 24_000
+    steps: int = 40_000
     residues: int = 600  # a batch: small ones learn far faster per residue
     lr: float = 2e-3
     warmup: int = 100

@@ -1,5 +1,7 @@
 """Head training: the pairs by a plain loop, that it learns what a few boards hold, and that the seed decides all."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -117,6 +119,15 @@ def test_head_comes_back_ready_for_use(pairs):
     assert head.config == SMALL
     assert not head.training
     assert not any(p.requires_grad for p in head.parameters())
+
+
+@pytest.mark.parametrize("mean", [0.004, 0.3, -0.1])
+def test_an_untrained_head_predicts_the_mean(pairs, mean):
+    """Not softplus(0) = 0.69 nats, from which a short training does not get down; a negative mean counts as zero."""
+    few = dataclasses.replace(pairs, target=torch.full_like(pairs.target, mean))
+    head = train_head(few, SMALL, HeadTraining(epochs=1, lr=1e-12))
+    predicted = head.pairs(pairs.hidden.float(), pairs.i, pairs.j).mean().item()
+    assert 0.5 * mean < predicted < 2 * mean if mean > 0 else predicted < 1e-3
 
 
 def test_loss_of_an_epoch_is_the_mean_over_its_batches(pairs):
