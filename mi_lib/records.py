@@ -17,8 +17,8 @@ from mi_lib.interpret import relation_models, relations_table
 from mi_lib.labels import read_labels
 from mi_lib.masked import require
 from mi_lib.puzzles import count_repeats
-from mi_lib.results import Progress, checkpoint_hashes, counting, write_result
-from mi_lib.runs import HEADS, TARGET_PASSES, added_methods, run_table, summarize
+from mi_lib.results import Progress, checkpoint_hashes, counting, read_provenance, write_result
+from mi_lib.runs import HEADS, TARGET_PASSES, added_methods, run_table, summarize, valid_outcomes
 from mi_lib.snapshots import solve_snapshots
 from mi_lib.solving import Method, table1_methods
 from mi_lib.train import MDMTraining, drawn_grids
@@ -51,21 +51,30 @@ def record_gammas(checkpoints: list[str], progress: Progress) -> None:
 
 
 def record_table1(checkpoints: list[str], progress: Progress, sets: tuple[int, ...] = (0,), n: int = 1000) -> None:
-    """Table 1 with added rows, and the per-puzzle outcomes beside it."""
-    started, outcomes = time.perf_counter(), []
+    """Table 1 with added rows, and the per-puzzle outcomes beside it.
+
+    Recorded outcomes of the shipped checkpoints stay: all those of other checkpoints, and of these the wanted ones.
+    """
+    started, earlier = time.perf_counter(), valid_outcomes(n)
+    outcomes = [rows for name, rows in earlier.groupby("checkpoint", sort=False) if name not in checkpoints]
     for checkpoint in checkpoints:
         methods = dict.fromkeys((*table1_methods(), *added_methods(checkpoint)))  # a matched gamma may be the paper's
-        outcomes.append(run_table(checkpoint, tuple(methods), list(sets), n, progress))
-    frame = pd.concat(outcomes, ignore_index=True)
+        known = dict(list(earlier[earlier["checkpoint"] == checkpoint].groupby(["method", "parameters", "seed"])))
+        for key in ((method, seed) for seed in sets for method in methods):
+            rows = known.get((key[0].name, key[0].parameters, key[1]))
+            outcomes.append(run_table(checkpoint, key[:1], [key[1]], n, progress) if rows is None else rows)
+    frame = pd.concat(outcomes, ignore_index=True).round({"seconds": 6})
     columns = ["checkpoint", "method", "parameters", "seed", "puzzle", "solved", "passes", "seconds"]
-    write_result("table1_puzzles", frame[columns].round({"seconds": 6}), compressed=True)
+    write_result("table1_puzzles", frame[columns], compressed=True)
+    recorded = {name: sorted(map(int, rows.unique())) for name, rows in frame.groupby("checkpoint")["seed"]}
     write_result(
         "table1",
         summarize(frame),
         n_puzzles=n,
-        puzzle_sets=list(sets),
-        checkpoints=checkpoint_hashes(checkpoints),
+        puzzle_sets=recorded,
+        checkpoints=checkpoint_hashes(list(recorded)),
         seconds=time.perf_counter() - started,
+        **({"extends": read_provenance("table1")["commit"]} if len(earlier) else {}),
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mi_lib.artifacts import RESULTS, atomic_path, checkpoint_names, provenance, read_sidecar, write_json
+from mi_lib.artifacts import RESULTS, atomic_path, checkpoint_names, provenance, read_json, read_sidecar, write_json
 
 BESIDE = {  # tables that another record writes
     "head_deciles": "head_metrics",
@@ -40,6 +40,12 @@ def read_result(name: str) -> pd.DataFrame:
             frame = pd.read_csv(path, keep_default_na=False, na_values=["nan", ""], dtype={"parameters": "str"})
             return frame.fillna({"parameters": ""})
     raise ValueError(f"no recorded result {name!r} in {RESULTS}; `mi record {BESIDE.get(name, name)}` makes it")
+
+
+def read_provenance(name: str) -> dict | None:
+    """The JSON beside a recorded table, if there is one."""
+    path = RESULTS / f"{name}.json"
+    return read_json(path) if path.exists() else None
 
 
 def checkpoint_hashes(checkpoints: list[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -351,13 +352,40 @@ def test_recording_table1(place, runs):
     means = puzzles.groupby(KEYS, sort=False)[["passes", "solved"]].mean().reset_index()
     pd.testing.assert_frame_equal(means, table[[*KEYS, "passes", "solved"]])
     meta = json.loads((place / "results" / "table1.json").read_text())
-    assert (meta["n_puzzles"], meta["puzzle_sets"]) == (2, [0, 1])
+    assert (meta["n_puzzles"], meta["puzzle_sets"]) == (2, {"tiny": [0, 1]})
     assert meta["checkpoints"] == checkpoint_hashes(["tiny"])
     assert len(runs) == len(table)
     (place / "results" / "table1.csv").unlink()
     record("table1", sets=(0, 1), n=2)
     assert len(runs) == len(table)
     pd.testing.assert_frame_equal(read_result("table1"), table)
+
+
+def test_table1_keeps_what_is_recorded(place, runs, tiny_mdm):
+    """Of other checkpoints everything; of the same one what is wanted again; of a replaced one nothing."""
+    store(tiny_mdm, "other", seed=3)
+    write_result("gammas", pd.concat([gammas(), gammas(checkpoint="other")]))
+    record("table1", ["tiny"], sets=(0,), n=2)
+    first, done = read_result("table1_puzzles"), len(runs)
+    shutil.rmtree(place / "cache")
+    record("table1", ["other"], sets=(1,), n=2)
+    assert len(runs) == 2 * done
+    both = read_result("table1_puzzles")
+    pd.testing.assert_frame_equal(both[both["checkpoint"] == "tiny"], first)
+    meta = json.loads((place / "results" / "table1.json").read_text())
+    assert meta["puzzle_sets"] == {"other": [1], "tiny": [0]}
+    assert meta["checkpoints"] == checkpoint_hashes(["tiny", "other"])
+    assert meta["extends"] == meta["commit"]
+    shutil.rmtree(place / "cache")
+    record("table1", ["tiny"], sets=(0, 1), n=2)
+    assert len(runs) == 3 * done  # set 1 alone
+    again = read_result("table1_puzzles")
+    pd.testing.assert_frame_equal(
+        again[(again["checkpoint"] == "tiny") & (again["seed"] == 0)].reset_index(drop=True), first
+    )
+    store(tiny_mdm, "other", seed=4)
+    record("table1", ["tiny"], sets=(0,), n=2)
+    assert set(read_result("table1_puzzles")["checkpoint"]) == {"tiny"}
 
 
 def test_recorded_outcomes_of_a_set_and_of_its_first_puzzles(place):
