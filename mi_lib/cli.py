@@ -143,7 +143,7 @@ def record(
 @app.command()
 def solve(
     file: Annotated[str, Argument(help="Puzzles, 81 characters a line, '.' or '0' for empty; '-' reads stdin.")] = "-",
-    checkpoint: Checkpoint = "sudoku_paper",
+    checkpoint: Checkpoint = "sudoku_best",
     policy: Annotated[str, Option(help="sequential, naive, eb, threshold or mi.")] = "sequential",
     k: Annotated[int | None, Option(help="Cells a pass (naive).")] = None,
     gamma: Annotated[float | None, Option(help="Budget in nats (eb, mi).")] = None,

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from mi_lib.masked import MaskedModel, MaskedOutput, marginals, require, vocab_index
 from mi_lib.policies import RandomOrder
-from mi_lib.proteins import AMINO_ACIDS, IDS, MASK_ID, decode_tokens, encode
+from mi_lib.proteins import AMINO_ACIDS, IDS, MASK_ID, MAX_LENGTH, MIN_LENGTH, decode_tokens, encode
 from mi_lib.samplers import Policy, StepState, decode
 from mi_lib.solving import Method
-
-SHORTEST, LONGEST = 50, 100  # the paper's lengths (§5.3)
 
 PAPER_TABLE2 = pd.DataFrame(
     [
@@ -43,7 +41,7 @@ def table2_methods(
     )
 
 
-def draw_lengths(n: int, seed: int = 0, shortest: int = SHORTEST, longest: int = LONGEST) -> np.ndarray:
+def draw_lengths(n: int, seed: int = 0, shortest: int = MIN_LENGTH, longest: int = MAX_LENGTH) -> np.ndarray:
     """Lengths of ``n`` proteins, uniform from ``shortest`` to ``longest``; the first of them whatever ``n``.
 
     The paper gives the range only; uniform is our choice.

@@ -16,6 +16,7 @@ from mi_lib.masked import require
 from mi_lib.policies import TopK
 from mi_lib.proteins import load_proteins
 from mi_lib.results import Progress, counting, read_result
+from mi_lib.runs import match_passes
 from mi_lib.sequence_scores import kmer_matrix
 from mi_lib.solving import Method
 
@@ -210,15 +211,9 @@ def matched_methods(model: str) -> dict[float, tuple[Method, ...]]:
     frame = read_result("protein_gammas")
     frame = frame[frame["model"] == model]
     require(len(frame) > 0, "model", model, "one with recorded gammas (`mi record protein_gammas`)")
-    values = frame["parameters"].str.extract(r"(?:gamma|tau)=(?P<value>\S+)(?:.*head=(?P<head>\S+))?")
-    grid = frame.assign(value=values["value"].astype(float), row=values["head"].fillna(frame["method"]))
     matched = {}
     for target in TARGET_PASSES:
-        found = {}
-        for row, points in grid.sort_values("passes").groupby("row"):
-            low, high = points["passes"].min(), points["passes"].max()
-            require(low <= target <= high, "target", target, f"{low:.1f} to {high:.1f} passes, the grid of {row}")
-            found[row] = round(float(np.exp(np.interp(target, points["passes"], np.log(points["value"])))), 4)
+        found = match_passes(frame, target, digits=4)
         methods = [Method("MI", gamma=found[h], lam=1.0, head=h) for h in HEADS if h in found]
         methods += [Method("EB", gamma=found["EB"])] if "EB" in found else []
         methods += [Method("Threshold", tau=found["Threshold"])] if "Threshold" in found else []

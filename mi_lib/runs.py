@@ -66,17 +66,43 @@ def matched_methods(checkpoint: str) -> dict[float, tuple[Method, ...]]:
     frame = read_result("gammas")
     frame = frame[frame["checkpoint"] == checkpoint]
     require(len(frame) > 0, "checkpoint", checkpoint, "one with recorded gammas (`mi record gammas`)")
-    values = frame["parameters"].str.extract(r"gamma=(?P<gamma>\S+)(?:.*head=(?P<head>\S+))?")
-    grid = frame.assign(gamma=values["gamma"].astype(float), head=values["head"].fillna("EB")).sort_values("passes")
     matched = {}
     for target in TARGET_PASSES:
-        gammas = {}
-        for head, points in grid.groupby("head"):
-            low, high = points["passes"].min(), points["passes"].max()
-            require(low <= target <= high, "target", target, f"{low:.1f} to {high:.1f} passes, the grid of {head}")
-            gammas[head] = round(float(np.exp(np.interp(target, points["passes"], np.log(points["gamma"])))), 3)
+        gammas = match_passes(frame, target, digits=3)
         guided = tuple(Method("MI", gamma=gammas[head], lam=1.0, head=head) for head in HEADS if head in gammas)
         matched[target] = (*guided, Method("EB", gamma=gammas["EB"]))
+    return matched
+
+
+def match_passes(frame: pd.DataFrame, target: float, digits: int) -> dict[str, float]:
+    """The gamma or tau at which each method of a recorded grid takes ``target`` passes, by log-linear interpolation.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        ``method``, ``parameters`` and ``passes``.
+    target : float
+    digits : int
+        To which the values are rounded.
+
+    Returns
+    -------
+    dict
+        By head for MI guidance, else by method.
+
+    Raises
+    ------
+    ValueError
+        If a method's grid does not reach the target.
+    """
+    values = frame["parameters"].str.extract(r"(?:gamma|tau)=(?P<value>\S+)(?:.*head=(?P<head>\S+))?")
+    grid = frame.assign(value=values["value"].astype(float), curve=values["head"].fillna(frame["method"]))
+    matched = {}
+    for curve, points in grid.sort_values("passes").groupby("curve"):
+        low, high = points["passes"].min(), points["passes"].max()
+        require(low <= target <= high, "target", target, f"{low:.1f} to {high:.1f} passes, the grid of {curve}")
+        value = np.exp(np.interp(target, points["passes"], np.log(points["value"])))
+        matched[curve] = round(float(value), digits)
     return matched
 
 
