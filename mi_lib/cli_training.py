@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -43,16 +44,19 @@ def check_name(name: str, overwrite: bool) -> None:
         raise ValueError(f"checkpoint {name!r} exists; choose another --name, or --overwrite it")
 
 
-def states_of(model):
+def states_of(model, source: str):
     """The function that draws states to label for a model of this kind."""
     from mi_lib.labels import sudoku_states
+    from mi_lib.masked import require
     from mi_lib.mdm import MDM
 
     if isinstance(model, MDM):
+        require(source == "training", "source", source, "none: a Sudoku model draws its grids")
         return sudoku_states
     from mi_lib.protein_labels import protein_states
+    from mi_lib.proteins import load_proteins
 
-    return protein_states
+    return partial(protein_states, proteins=load_proteins(source))
 
 
 def head_config(model):
@@ -149,6 +153,7 @@ def label(
     rows: Annotated[int | None, Option(help="Probed cells a board; 0 probes all.")] = None,
     tail: Annotated[float | None, Option(help="Values less probable than this are not probed.")] = None,
     seed: Annotated[int | None, Option(help="Decides the boards.")] = None,
+    source: Annotated[str, Option(help="Proteins to mask: training, held_out, or a FASTA file.")] = "training",
     shard_size: Annotated[int | None, Option(help="Boards a file.")] = None,
     rank: Annotated[int | None, Option(min=0, help="Which of several processes this is; the launcher's.")] = None,
     n_ranks: Annotated[int | None, Option(min=1, help="How many processes share the work; the launcher's.")] = None,
@@ -166,8 +171,9 @@ def label(
     if rank is not None and rank >= (n_ranks or 1):
         raise ValueError(f"rank={rank}, expected less than n_ranks={n_ranks or 1}")
     model = load_model(checkpoint)
-    states, sha256 = states_of(model), weights_sha256(checkpoint, model)
-    labelling = Labelling(sha256, **given(n_boards=n_boards, rows=rows, tail=tail, seed=seed, shard_size=shard_size))
+    states, sha256 = states_of(model, source), weights_sha256(checkpoint, model)
+    sizes = given(n_boards=n_boards, rows=rows, tail=tail, seed=seed, shard_size=shard_size)
+    labelling = Labelling(sha256, source=source, **sizes)
     folder = folder or CACHE / "labels" / Path(checkpoint).stem
     use_threads(threads)
     processes = launched()
@@ -202,7 +208,7 @@ def train_head(
 
     Under `accelerate launch` the processes share the pairs of each step; the head is that of one process.
     """
-    from mi_lib.artifacts import CACHE, save_checkpoint
+    from mi_lib.artifacts import CACHE, read_json, save_checkpoint
     from mi_lib.checkpoints import load_model
     from mi_lib.head_training import HeadTraining, gather_pairs
     from mi_lib.head_training import train_head as fit
@@ -215,7 +221,8 @@ def train_head(
     model = load_model(checkpoint)
     check_name(name, overwrite)
     use_threads(threads)
-    probed = read_labels(labels or CACHE / "labels" / Path(checkpoint).stem, n_boards)
+    folder = labels or CACHE / "labels" / Path(checkpoint).stem
+    probed = read_labels(folder, n_boards)
     config, curve, processes = head_config(model), [], launched()
     with tqdm(total=len(probed.tokens), unit="board", desc="hidden states", disable=not processes.is_main) as bar:
         pairs = gather_pairs(processes.place(model), probed, estimator, progress=bar.update)
@@ -230,6 +237,7 @@ def train_head(
     processes.leave()
     if not processes.is_main:
         return
-    facts = {"model": checkpoint, "n_boards": len(probed.tokens), "training": asdict(training), "curve": curve}
+    facts = {"model": checkpoint, "n_boards": len(probed.tokens), "labels": read_json(folder / "labels.json")}
+    facts |= {"training": asdict(training), "curve": curve}
     save_checkpoint(name, head, "head", asdict(config), **facts)
     typer.echo(f"wrote checkpoint {name}")

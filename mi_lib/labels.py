@@ -31,6 +31,7 @@ class Labelling:
     tail: float = 1e-3  # halves the passes
     seed: int = 0
     shard_size: int = 250
+    source: str = "training"  # of the sequences that are masked; Sudoku draws its own
 
     def __post_init__(self):
         require(self.n_boards >= 1, "n_boards", self.n_boards, "at least 1")

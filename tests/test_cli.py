@@ -9,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import asdict, fields
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,10 +20,12 @@ from typer.testing import CliRunner
 from mi_lib import artifacts, cli_training, records, train
 from mi_lib.artifacts import save_checkpoint
 from mi_lib.cli import app
+from mi_lib.esmc import ESMCConfig, ESMCModel
 from mi_lib.head import HeadConfig, MIHead
 from mi_lib.head_training import HeadTraining
-from mi_lib.labels import Labelling
+from mi_lib.labels import Labelling, read_labels
 from mi_lib.mdm import MDM, MDMConfig, describe
+from mi_lib.proteins import encode, write_fasta
 from mi_lib.puzzles import load_puzzles
 from mi_lib.sudoku import format_board, parse_puzzle
 from mi_lib.train import MDMTraining
@@ -199,10 +202,13 @@ def test_train_wants_numbers():
     refused(mi("train", "sudoku", "--folder", "t", "--steps", "many"), "'--steps'", code=2)
 
 
+SIZES = {field.name for field in fields(MDMConfig)}
+
+
 @pytest.mark.parametrize(
     ("verb", "dataclass", "extra"),
     [
-        (cli_training.sudoku, MDMTraining, {"folder", "position", "save_every", "name", "overwrite", "threads"}),
+        (cli_training.sudoku, MDMTraining, SIZES | {"folder", "save_every", "name", "overwrite", "threads"}),
         (cli_training.label, Labelling, {"folder", "checkpoint", "rank", "n_ranks", "threads"}),
         (cli_training.train_head, HeadTraining, {"checkpoint", "labels", "n_boards", "name", "overwrite", "threads"}),
     ],
@@ -256,6 +262,26 @@ def test_label_and_train_head(tmp_path, puzzles):
     refused(result, "shard_00001.safetensors is damaged")
     shutil.rmtree(folder)
     refused(mi(*head, "--name", "h"), "holds no label shards")
+
+
+def test_label_proteins_of_a_file(tmp_path):
+    """The uniformly masked half shows residues of the file alone; a Sudoku model takes no proteins."""
+    torch.manual_seed(0)
+    model = ESMCModel(ESMCConfig(width=16, n_heads=2, n_layers=1)).eval()
+    artifacts.save_checkpoint("mini", model, "esmc", asdict(model.config))
+    write_fasta(tmp_path / "p.fasta", ("A",), ("CW" * 26,), ("A",))
+    labels = ["--n-boards", "2", "--rows", "1", "--shard-size", "2", "--folder", "l"]
+    assert mi("label", "--checkpoint", "mini", "--source", "p.fasta", *labels).exit_code == 0
+    uniform = read_labels(Path("l")).tokens[0].long()
+    shown = uniform[uniform != model.mask_id]
+    assert len(uniform) == 52
+    assert torch.equal(shown, encode(["CW" * 26])[0][uniform != model.mask_id])
+    refused(mi("label", "--checkpoint", "mini", *labels), "source='p.fasta', not 'training'")
+    refused(mi("label", "--checkpoint", "mini", "--source", "q.fasta", *labels), "q.fasta")
+    refused(mi("label", "--checkpoint", "tiny", "--source", "held_out"), "source='held_out', expected none")
+    facts = ["train-head", "--checkpoint", "mini", "--labels", "l", "--epochs", "1"]
+    assert mi(*facts).exit_code == 0
+    assert artifacts.read_sidecar("mini_head_entropy", "head")["labels"]["source"] == "p.fasta"
 
 
 def test_record_refuses(monkeypatch):

@@ -79,7 +79,8 @@ def shard(number: int) -> str:
 def test_folder_holds_whole_shards_and_how_they_were_made(folder):
     assert sorted(contents(folder)) == ["labels.json", shard(0), shard(1), shard(2)]
     plan = json.loads((folder / "labels.json").read_text())
-    assert plan == {"model_sha256": "abc", "n_boards": None, "rows": 2, "tail": 0.0, "seed": 3, "shard_size": 4}
+    sizes = {"n_boards": None, "rows": 2, "tail": 0.0, "seed": 3, "shard_size": 4}
+    assert plan == {"model_sha256": "abc", "source": "training", **sizes}
     tokens = [read_tensors(folder / shard(k))["tokens"] for k in range(3)]
     assert [t.shape for t in tokens] == [(4, 81)] * 3
     for a, b in combinations(tokens, 2):
@@ -170,6 +171,7 @@ def test_a_folder_grows_and_keeps_its_shards(copy, folder, model):
         ({"tail": 1e-3}, r"tail=0.0, not 0.001"),
         ({"seed": 4}, "seed=3, not 4"),
         ({"shard_size": 5}, "shard_size=4, not 5"),
+        ({"source": "held_out"}, "source='training', not 'held_out'"),
     ],
 )
 def test_labels_made_otherwise_are_refused_and_kept(copy, folder, model, other, message):
