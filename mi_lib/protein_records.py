@@ -34,8 +34,8 @@ from mi_lib.results import Progress, counting, read_result, write_result
 from mi_lib.sequence_scores import kmer_matrix
 from mi_lib.solving import Method
 
-GAMMA_GRID = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # nats; a residue costs up to ln 20 = 3.0
-TAU_GRID = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 0.9)
+GAMMA_GRID = (2.0, 4.0, 8.0, 16.0, 32.0)  # nats; a residue costs up to ln 20 = 3.0
+TAU_GRID = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7)
 MATCH_SEED, N_MATCH = 1000, 100  # proteins that no table judges
 MASK_SHARES = (0.3, 0.5, 0.7)
 KEYS = ["model", "method", "parameters", "seed"]
