@@ -170,7 +170,11 @@ def test_a_signal_stops_cleanly(source, tmp_path, number):
     source.write_text(TINY.replace("answer = 10 / (seed - 7)", "import time; time.sleep(600)"))
     out = tmp_path / "out" / "tiny.ipynb"
     command = [sys.executable, "-c", "from mi_lib.cli import app; app()", "run", str(source), "--out", str(out)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def heed() -> None:  # a job in a shell's background inherits that SIGINT is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     deadline = time.monotonic() + 120
     partial = out.with_name(".tiny.part.ipynb")
     while not (partial.exists() and '"execution_count": 2' in partial.read_text()) and time.monotonic() < deadline:
