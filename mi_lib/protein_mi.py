@@ -216,9 +216,7 @@ def share_differences(frame: pd.DataFrame, quantity: str, a: float, b: float) ->
 
     ``frame`` has the columns of ``measure_maps`` and ``set``, of one estimator.
     """
-    rows = frame[frame["quantity"] == quantity]
-    values = rows.pivot_table(index=["set", "accession"], columns="mask_share", values="value")
-    return bootstrap_means((values[a] - values[b]).rename("value").reset_index(), ["set"], "value")
+    return _differences(frame[frame["quantity"] == quantity], ["set"], "mask_share", a, b)
 
 
 def quantity_differences(frame: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
@@ -226,10 +224,13 @@ def quantity_differences(frame: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
 
     ``frame`` as for ``share_differences``; proteins that lack one of the two are left out.
     """
-    rows = frame[frame["quantity"].isin([a, b])]
-    values = rows.pivot_table(index=["set", "mask_share", "accession"], columns="quantity", values="value")
-    difference = (values[a] - values[b]).rename("value").reset_index()
-    return bootstrap_means(difference, ["set", "mask_share"], "value")
+    return _differences(frame[frame["quantity"].isin([a, b])], ["set", "mask_share"], "quantity", a, b)
+
+
+def _differences(rows: pd.DataFrame, keys: list[str], column: str, a, b) -> pd.DataFrame:
+    """``value`` where ``column`` is ``a`` minus where it is ``b``, paired by protein: means and intervals a key."""
+    values = rows.pivot_table(index=[*keys, "accession"], columns=column, values="value")
+    return bootstrap_means((values[a] - values[b]).rename("value").reset_index(), keys, "value")
 
 
 def measure_maps(

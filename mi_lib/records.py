@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -60,9 +61,9 @@ def record_table1(checkpoints: list[str], progress: Progress, sets: tuple[int, .
     for checkpoint in checkpoints:
         methods = dict.fromkeys((*table1_methods(), *added_methods(checkpoint)))  # a matched gamma may be the paper's
         known = dict(list(earlier[earlier["checkpoint"] == checkpoint].groupby(["method", "parameters", "seed"])))
-        for key in ((method, seed) for seed in sets for method in methods):
-            rows = known.get((key[0].name, key[0].parameters, key[1]))
-            outcomes.append(run_table(checkpoint, key[:1], [key[1]], n, progress) if rows is None else rows)
+        for seed, method in product(sets, methods):
+            rows = known.get((method.name, method.parameters, seed))
+            outcomes.append(run_table(checkpoint, (method,), [seed], n, progress) if rows is None else rows)
     frame = pd.concat(outcomes, ignore_index=True).round({"seconds": 6})
     columns = ["checkpoint", "method", "parameters", "seed", "puzzle", "solved", "passes", "seconds"]
     write_result("table1_puzzles", frame[columns], compressed=True)
