@@ -1,4 +1,4 @@
-"""The symmetries of Sudoku: a canonical form, so that equal grids in disguise are found."""
+"""The symmetries of Sudoku: a canonical form and a fast invariant, so that equal grids in disguise are found."""
 
 import numpy as np
 from numba import njit
@@ -78,6 +78,81 @@ def _canonical_all(grids):
     return out
 
 
+@njit(cache=True)
+def _mix(x):
+    """Spread 64 bits (the finaliser of SplitMix64), so that sums of mixed values stand for multisets."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True)
+def _cycle_type(a, b):
+    """The cycle lengths of the permutation that takes each digit of row ``a`` to the digit of row ``b`` below it.
+
+    As the sum of their cubes, which differs for all eight types that two rows of a grid can have.
+    """
+    follow, seen, total = np.zeros(10, np.int64), np.zeros(10, np.bool_), 0
+    for column in range(9):
+        follow[a[column]] = b[column]
+    for digit in range(1, 10):
+        length = 0
+        while not seen[digit]:
+            seen[digit] = True
+            digit = follow[digit]
+            length += 1
+        total += length**3
+    return np.uint64(total)
+
+
+@njit(cache=True)
+def _invariant_all(grids):
+    out = np.zeros(len(grids), np.uint64)
+    for n in range(len(grids)):
+        for transpose in range(2):
+            g = grids[n].reshape(9, 9)
+            g = g.T.copy() if transpose else g
+            side = np.uint64(0)
+            for first in range(3):
+                for second in range(first, 3):
+                    block = np.uint64(first == second)  # rows of one band stay together
+                    for a in range(3 * first, 3 * first + 3):
+                        for b in range(max(a + 1, 3 * second), 3 * second + 3):
+                            block += _mix(_cycle_type(g[a], g[b]))
+                    side += _mix(block)
+            out[n] += _mix(side)
+    return out
+
+
+def _checked(grids: np.ndarray) -> np.ndarray:
+    grids = np.asarray(grids)
+    if grids.ndim != 2 or grids.shape[1] != 81 or not np.isin(grids, range(1, 10)).all():  # compiled: no bounds checked
+        raise ValueError(f"grids of shape {grids.shape}, expected (n, 81) with digits 1-9")
+    return np.ascontiguousarray(grids, np.uint8)
+
+
+def invariant(grids: np.ndarray) -> np.ndarray:
+    """A number that the symmetries of Sudoku leave as it is: grids with different numbers are different.
+
+    It stands for the cycle types of the permutations between all pairs of rows, and of columns. A few microseconds a
+    grid, against about a millisecond of ``canonical_form``, which decides where two numbers are equal.
+
+    Parameters
+    ----------
+    grids : ndarray of shape (n, 81)
+
+    Returns
+    -------
+    ndarray of shape (n,), uint64
+
+    Raises
+    ------
+    ValueError
+        As ``canonical_form``.
+    """
+    return _invariant_all(_checked(grids))
+
+
 def canonical_form(grids: np.ndarray) -> np.ndarray:
     """The lexicographically smallest grid each solved grid can be turned into by the symmetries of Sudoku.
 
@@ -97,7 +172,4 @@ def canonical_form(grids: np.ndarray) -> np.ndarray:
     ValueError
         If the grids are not of that shape or hold anything but the digits 1-9.
     """
-    grids = np.asarray(grids)
-    if grids.ndim != 2 or grids.shape[1] != 81 or not np.isin(grids, range(1, 10)).all():  # compiled: no bounds checked
-        raise ValueError(f"grids of shape {grids.shape}, expected (n, 81) with digits 1-9")
-    return _canonical_all(np.ascontiguousarray(grids, np.uint8))
+    return _canonical_all(_checked(grids))

@@ -1,4 +1,4 @@
-"""The canonical form: the same for every disguise of a grid, and a smallest member by another route."""
+"""The canonical form and the invariant: the same for every disguise; a smallest member by another route."""
 
 from itertools import permutations, product
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mi_lib.sudoku import generate_grids, is_solved
-from mi_lib.symmetry import canonical_form
+from mi_lib.symmetry import canonical_form, invariant
 
 THREE = list(permutations(range(3)))
 
@@ -84,6 +84,19 @@ def test_a_very_symmetric_grid_has_its_form_too():
     forms = canonical_form(np.stack([grid, *(disguise(grid, rng) for _ in range(4))]))
     assert len(np.unique(forms, axis=0)) == 1
     assert forms[0].tolist() == smallest(grid)
+
+
+def test_the_invariant_is_that_of_every_disguise_and_tells_grids_apart():
+    rng = np.random.default_rng(2)
+    grids = generate_grids(2000, seed=6)
+    numbers = invariant(grids)
+    assert (invariant(np.stack([disguise(grid, rng) for grid in grids])) == numbers).all()
+    assert len(np.unique(numbers)) == len(grids)
+
+
+def test_the_invariant_rejects_what_is_no_grid(grids):
+    with pytest.raises(ValueError, match=r"shape \(6, 80\), expected \(n, 81\)"):
+        invariant(grids[:, :80])
 
 
 def test_the_argument_is_left_alone(grids):
