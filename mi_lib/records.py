@@ -18,8 +18,16 @@ from mi_lib.interpret import relation_models, relations_table
 from mi_lib.labels import read_labels
 from mi_lib.masked import require
 from mi_lib.puzzles import count_repeats
-from mi_lib.results import Progress, checkpoint_hashes, counting, read_provenance, write_result
-from mi_lib.runs import HEADS, TARGET_PASSES, added_methods, run_table, summarize, valid_outcomes
+from mi_lib.results import (
+    Progress,
+    checkpoint_hashes,
+    counting,
+    read_provenance,
+    valid_rows,
+    write_result,
+    write_rows,
+)
+from mi_lib.runs import HEADS, TARGET_PASSES, added_methods, run_table, summarize
 from mi_lib.snapshots import solve_snapshots
 from mi_lib.solving import Method, table1_methods
 from mi_lib.train import MDMTraining, drawn_grids
@@ -48,7 +56,7 @@ def record_gammas(checkpoints: list[str], progress: Progress) -> None:
                 methods.insert(0, make(gamma=round(smallest, 6)))
             frames.append(rows)
     frame = pd.concat(frames, ignore_index=True)
-    write_result("gammas", frame, n_puzzles=N_MATCH, checkpoints=checkpoint_hashes(checkpoints))
+    write_rows("gammas", frame, n_puzzles=N_MATCH)
 
 
 def record_table1(checkpoints: list[str], progress: Progress, sets: tuple[int, ...] = (0,), n: int = 1000) -> None:
@@ -56,14 +64,16 @@ def record_table1(checkpoints: list[str], progress: Progress, sets: tuple[int, .
 
     Recorded outcomes of the shipped checkpoints stay: all those of other checkpoints, and of these the wanted ones.
     """
-    started, earlier = time.perf_counter(), valid_outcomes(n)
+    started, earlier = time.perf_counter(), valid_rows("table1_puzzles", n_puzzles=n)
     outcomes = [rows for name, rows in earlier.groupby("checkpoint", sort=False) if name not in checkpoints]
+    extends = bool(outcomes)
     for checkpoint in checkpoints:
         methods = dict.fromkeys((*table1_methods(), *added_methods(checkpoint)))  # a matched gamma may be the paper's
         known = dict(list(earlier[earlier["checkpoint"] == checkpoint].groupby(["method", "parameters", "seed"])))
         for seed, method in product(sets, methods):
             rows = known.get((method.name, method.parameters, seed))
             outcomes.append(run_table(checkpoint, (method,), [seed], n, progress) if rows is None else rows)
+            extends |= rows is not None
     frame = pd.concat(outcomes, ignore_index=True).round({"seconds": 6})
     columns = ["checkpoint", "method", "parameters", "seed", "puzzle", "solved", "passes", "seconds"]
     write_result("table1_puzzles", frame[columns], compressed=True)
@@ -75,7 +85,7 @@ def record_table1(checkpoints: list[str], progress: Progress, sets: tuple[int, .
         puzzle_sets=recorded,
         checkpoints=checkpoint_hashes(list(recorded)),
         seconds=time.perf_counter() - started,
-        **({"extends": read_provenance("table1")["commit"]} if len(earlier) else {}),
+        **({"extends": read_provenance("table1")["commit"]} if extends else {}),
     )
 
 
@@ -98,9 +108,8 @@ def record_head_metrics(checkpoints: list[str], progress: Progress) -> None:
             deciles.append(error_by_decile(pairs, "head").assign(**common))
     frame = pd.concat(scores, ignore_index=True)
     first = ["checkpoint", "estimator", "predictor", "r2", "spearman", "auroc_unit", "cost_ratio"]
-    hashes = checkpoint_hashes(checkpoints)
-    write_result("head_deciles", pd.concat(deciles, ignore_index=True), record="head_metrics", checkpoints=hashes)
-    write_result("head_metrics", frame[first + [c for c in frame if c not in first]], checkpoints=hashes)
+    write_rows("head_deciles", pd.concat(deciles, ignore_index=True), record="head_metrics")
+    write_rows("head_metrics", frame[first + [c for c in frame if c not in first]])
 
 
 def record_learning_curve(checkpoints: list[str], progress: Progress, training: str = "sudoku_best") -> None:
@@ -138,7 +147,7 @@ def record_head_scaling(
             frame = scale_head(model, folder / f"{checkpoint}_train", held_out, estimator, sizes, step)
             frames.append(frame.assign(checkpoint=checkpoint, estimator=estimator))
     frame = pd.concat(frames, ignore_index=True)
-    write_result("head_scaling", frame, checkpoints=checkpoint_hashes(checkpoints))
+    write_rows("head_scaling", frame)
 
 
 def record_relations(checkpoints: list[str], progress: Progress, n_boards: int = 40) -> None:
@@ -146,9 +155,7 @@ def record_relations(checkpoints: list[str], progress: Progress, n_boards: int =
     models = relation_models(checkpoints)
     step = counting(progress, "relations", n_boards * len(models))
     frame = relations_table(models, n_boards, progress=step)
-    write_result(
-        "relations", frame, n_boards=n_boards, checkpoints=checkpoint_hashes([m for m in models if m != "untrained"])
-    )
+    write_rows("relations", frame, n_boards=n_boards)
 
 
 def record_fig1_state(checkpoints: list[str], progress: Progress, n_puzzles: int = 400, n_probe: int = 50) -> None:
@@ -161,7 +168,7 @@ def record_fig1_state(checkpoints: list[str], progress: Progress, n_puzzles: int
         states.insert(0, "checkpoint", checkpoint)
         frames.append(states)
     frame = pd.concat(frames, ignore_index=True)
-    write_result("fig1_state", frame, n_puzzles=n_puzzles, n_probe=n_probe, checkpoints=checkpoint_hashes(checkpoints))
+    write_rows("fig1_state", frame, n_puzzles=n_puzzles, n_probe=n_probe)
 
 
 def record_unseen(checkpoints: list[str], progress: Progress) -> None:
@@ -173,7 +180,7 @@ def record_unseen(checkpoints: list[str], progress: Progress) -> None:
         progress(f"{checkpoint}: canonical forms", 0, 1)
         repeats = count_repeats(grids)
         rows += [{"checkpoint": checkpoint, "grids": len(grids), "set": k, "repeats": v} for k, v in repeats.items()]
-    write_result("unseen", pd.DataFrame(rows), checkpoints=checkpoint_hashes(checkpoints))
+    write_rows("unseen", pd.DataFrame(rows))
 
 
 SUDOKU: dict[str, Callable] = {

@@ -55,6 +55,31 @@ def checkpoint_hashes(checkpoints: list[str]) -> dict[str, str]:
     return {name: read_sidecar(name, kind)["sha256"] for name, kind in names.items()}
 
 
+def valid_rows(name: str, **options) -> pd.DataFrame:
+    """Recorded rows of every MDM that, with its heads, is the shipped one still; none if the options were others."""
+    meta = read_provenance(BESIDE.get(name, name))
+    if meta is None or any(meta.get(key) != value for key, value in options.items()):
+        return pd.DataFrame(columns=["checkpoint", "method", "parameters", "seed"])
+    frame = read_result(name)
+    same = [
+        checkpoint
+        for checkpoint in frame["checkpoint"].unique()
+        if checkpoint in checkpoint_names("mdm")
+        and checkpoint_hashes([checkpoint]).items() <= meta["checkpoints"].items()
+    ]
+    return frame[frame["checkpoint"].isin(same)]
+
+
+def write_rows(name: str, frame: pd.DataFrame, record: str | None = None, **options) -> Path:
+    """``write_result`` of rows of some checkpoints; the ``valid_rows`` of others, made with the same options, stay."""
+    earlier = valid_rows(name, **options)
+    earlier = earlier[~earlier["checkpoint"].isin(frame["checkpoint"])]
+    meta = {"extends": read_provenance(name)["commit"]} if len(earlier) else {}
+    frame = pd.concat([earlier, frame], ignore_index=True) if len(earlier) else frame
+    shipped = [checkpoint for checkpoint in frame["checkpoint"].unique() if checkpoint in checkpoint_names("mdm")]
+    return write_result(name, frame, record=record, **options, checkpoints=checkpoint_hashes(shipped), **meta)
+
+
 def counting(progress: Progress, what: str, total: int) -> Callable[[int], None]:
     """A function that takes the number just finished and reports how many of ``total`` are done."""
     done = 0

@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
-from mi_lib.artifacts import CACHE, atomic_path, checkpoint_names, read_sidecar
+from mi_lib.artifacts import CACHE, atomic_path, read_sidecar
 from mi_lib.masked import require
 from mi_lib.puzzles import load_puzzles
-from mi_lib.results import Progress, checkpoint_hashes, counting, read_provenance, read_result
+from mi_lib.results import Progress, counting, read_result
 from mi_lib.solving import Method, run_method
 
 TARGET_PASSES = (15.2, 9.7)  # the paper's MI-guided rows: methods are compared at equal passes
@@ -119,17 +119,3 @@ def recorded_outcomes(checkpoint: str, seed: int | None = None, n: int | None = 
     frame = frame if seed is None else frame[frame["seed"] == seed]
     require(len(frame) > 0, "checkpoint and seed", (checkpoint, seed), "recorded ones (`mi record table1`)")
     return frame if n is None else frame[frame["puzzle"] < n]
-
-
-def valid_outcomes(n: int) -> pd.DataFrame:
-    """Recorded outcomes on ``n`` puzzles a set of every checkpoint that, with its heads, is the shipped one still."""
-    meta = read_provenance("table1")
-    if meta is None:
-        return pd.DataFrame(columns=["checkpoint", "method", "parameters", "seed"])
-    frame = read_result("table1_puzzles")
-    same = [
-        name
-        for name in frame["checkpoint"].unique()
-        if name in checkpoint_names("mdm") and checkpoint_hashes([name]).items() <= meta["checkpoints"].items()
-    ]
-    return frame[frame["checkpoint"].isin(same)] if meta["n_puzzles"] == n else frame.iloc[:0]

@@ -22,7 +22,7 @@ from mi_lib.labels import Labelling, make_labels
 from mi_lib.mdm import describe
 from mi_lib.puzzles import load_puzzles
 from mi_lib.records import GAMMA_GRID, RECORDS, record
-from mi_lib.results import checkpoint_hashes, read_result, write_result
+from mi_lib.results import checkpoint_hashes, read_provenance, read_result, write_result, write_rows
 from mi_lib.runs import (
     TARGET_PASSES,
     added_methods,
@@ -126,6 +126,27 @@ def test_provenance_lies_beside(place):
         "tiny_head_mixture": read_sidecar("tiny_head_mixture", "head")["sha256"],
     }
     assert {"commit", "versions", "device", "date"} <= meta.keys()
+
+
+def test_rows_of_other_shipped_checkpoints_stay(place, tiny_mdm):
+    """Those of a replaced checkpoint, of one that is gone, or made with other options do not."""
+
+    def rows(name, value):
+        return pd.DataFrame({"checkpoint": [name], "value": [value]})
+
+    store(tiny_mdm, "other", seed=3)
+    write_rows("x", pd.concat([rows("tiny", 1), rows("other", 2), rows("untrained", 3)]), n=7)
+    write_rows("x", pd.concat([rows("tiny", 4), rows("untrained", 5)]), n=7)
+    assert read_result("x").to_numpy().tolist() == [["other", 2], ["tiny", 4], ["untrained", 5]]
+    meta = json.loads((place / "results" / "x.json").read_text())
+    assert meta["checkpoints"] == checkpoint_hashes(["other", "tiny"])
+    assert (meta["n"], meta["extends"]) == (7, meta["commit"])
+    store(tiny_mdm, "other", seed=4)
+    write_rows("x", rows("tiny", 6), n=7)
+    assert read_result("x").to_numpy().tolist() == [["tiny", 6]]
+    assert "extends" not in read_provenance("x")
+    write_rows("x", rows("other", 7), n=8)
+    assert read_result("x").to_numpy().tolist() == [["other", 7]]
 
 
 def test_a_missing_result_says_how_to_make_it(place):
