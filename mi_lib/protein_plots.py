@@ -112,11 +112,10 @@ def draw_quality_curve(
             points = paper[paper["method"] == method]
             hollow = {"ms": 9, "ls": "none", "markerfacecolor": "white", "markeredgewidth": 1.8, "zorder": 5}
             ax.plot(points["passes"], points["value"], markeredgecolor=style["color"], marker=style["marker"], **hollow)
-    for k, row in enumerate(() if levels is None else levels.sort_values("value").itertuples()):
+    for row in () if levels is None else levels.itertuples():
         ax.axhline(row.value, color=REFERENCE_COLOR, lw=1, ls=":", zorder=0)
-        x, side = ((0.01, "left"), (0.99, "right"))[k % 2]  # neighbours may lie on each other
-        at = {"transform": ax.get_yaxis_transform(), "va": "bottom", "ha": side, "size": 9, "color": "#555555"}
-        ax.text(x, row.value, row.method, **at)
+        at = {"transform": ax.get_yaxis_transform(), "va": "center", "ha": "left", "size": 9, "color": "#555555"}
+        ax.text(1.01, row.value, row.method, **at)  # beside the axes, where no curve runs
     if paper is not None:
         hollow = {"marker": "o", "ms": 9, "ls": "none", "markerfacecolor": "white", "markeredgecolor": INK}
         ax.plot([], [], **hollow, label="hollow: the paper")

@@ -124,7 +124,7 @@ def record_snapshots(
     checkpoints: list[str],
     progress: Progress,
     training: str = "sudoku_best",
-    steps: tuple[int, ...] = (3000, 3300, 4200),
+    steps: tuple[int, ...] = (2400, 2700, 3000),
     n: int = 1000,
 ) -> None:
     """Validation puzzles that snapshots of a training solve sequentially, on which ``sudoku_paper`` is chosen."""
