@@ -23,6 +23,7 @@ from mi_lib.results import (
     checkpoint_hashes,
     counting,
     read_provenance,
+    read_result,
     valid_rows,
     write_result,
     write_rows,
@@ -112,18 +113,26 @@ def record_head_metrics(checkpoints: list[str], progress: Progress) -> None:
     write_rows("head_metrics", frame[first + [c for c in frame if c not in first]])
 
 
-def record_learning_curve(checkpoints: list[str], progress: Progress, training: str = "sudoku_best") -> None:
-    """The curve of a training in the cache, of which the checkpoints are snapshots."""
-    folder = CACHE / "train" / training
-    require((folder / "curve.csv").exists(), "training", training, f"one with a curve in {folder.parent}")
-    curve = pd.read_csv(folder / "curve.csv").drop_duplicates("step", keep="last").sort_values("step")
-    write_result("learning_curve", curve, training=training, checkpoints=checkpoint_hashes(checkpoints))
+def record_learning_curve(
+    checkpoints: list[str], progress: Progress, trainings: tuple[str, ...] = ("sudoku_best", "sudoku_paper")
+) -> None:
+    """The curves of the trainings that made the checkpoints; one that the cache lacks stays as it was recorded."""
+    known = read_result("learning_curve") if read_provenance("learning_curve") else pd.DataFrame({"training": []})
+    frames = []
+    for training in trainings:
+        path = CACHE / "train" / training / "curve.csv"
+        rows = known[known["training"] == training]
+        require(path.exists() or len(rows) > 0, "training", training, f"one with a curve in {path.parent.parent}")
+        if path.exists():
+            rows = pd.read_csv(path).drop_duplicates("step", keep="last").sort_values("step")
+        frames.append(rows.assign(training=training))
+    write_result("learning_curve", pd.concat(frames, ignore_index=True), checkpoints=checkpoint_hashes(checkpoints))
 
 
 def record_snapshots(
     checkpoints: list[str],
     progress: Progress,
-    training: str = "sudoku_best",
+    training: str = "sudoku_paper",
     steps: tuple[int, ...] = (2400, 2700, 3000),
     n: int = 1000,
 ) -> None:

@@ -458,13 +458,17 @@ def test_recording_without_labels_says_what_is_missing(place):
 
 
 def test_recording_the_learning_curve_drops_what_was_done_twice(place):
+    """A training that left the cache stays as it was recorded."""
     with pytest.raises(ValueError, match=r"training='mine', expected one with a curve in .*train"):
-        record("learning_curve", training="mine")
-    folder = place / "cache" / "train" / "mine"
-    folder.mkdir(parents=True)
-    (folder / "curve.csv").write_text("step,loss\n1,3\n3,2\n2,5\n3,1\n")
-    record("learning_curve", training="mine")
-    assert read_result("learning_curve").to_numpy().tolist() == [[1, 3], [2, 5], [3, 1]]
+        record("learning_curve", trainings=("mine",))
+    for name, text in (("mine", "step,loss\n1,3\n3,2\n2,5\n3,1\n"), ("other", "step,loss\n1,7\n")):
+        folder = place / "cache" / "train" / name
+        folder.mkdir(parents=True)
+        (folder / "curve.csv").write_text(text)
+        record("learning_curve", trainings=("mine",) if name == "mine" else ("mine", "other"))
+        shutil.rmtree(folder)
+    rows = [[1, 3, "mine"], [2, 5, "mine"], [3, 1, "mine"], [1, 7, "other"]]
+    assert read_result("learning_curve").to_numpy().tolist() == rows
 
 
 def test_recording_unseen_grids(place, monkeypatch):
