@@ -144,11 +144,9 @@ def save_checkpoint(name: str, module: nn.Module, kind: str, config: dict, folde
         Data, seed, steps, metrics and whatever else a reader should know.
     """
     path = Path(folder or CHECKPOINTS) / f"{name}.safetensors"
+    made = provenance(**meta)  # before a file that replaces a committed one makes the tree dirty
     write_tensors(path, {k: v.half() for k, v in module.state_dict().items()})
-    write_json(
-        path.with_suffix(".json"),
-        {"kind": kind, "config": config, "sha256": sha256(path), **provenance(**meta)},
-    )
+    write_json(path.with_suffix(".json"), {"kind": kind, "config": config, "sha256": sha256(path), **made})
 
 
 def read_sidecar(name: str, kind: str, folder: Path | None = None) -> dict:

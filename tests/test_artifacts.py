@@ -236,21 +236,35 @@ def test_outside_git_the_commit_is_unknown(tmp_path, monkeypatch):
     assert commit() == "unknown"
 
 
+def commit_all(folder):
+    """Make a repository of a folder, with one commit."""
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    for arguments in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-qm", "all"]):
+        subprocess.run(["git", *arguments], cwd=folder, check=True)
+
+
 def test_changed_code_is_dirty_and_changed_results_are_not(tmp_path, monkeypatch):
     monkeypatch.setattr(mi_lib.artifacts, "ROOT", tmp_path)
     (tmp_path / "code.py").write_text("1\n")
     (tmp_path / "data" / "results").mkdir(parents=True)
     result = tmp_path / "data" / "results" / "table.csv"
     result.write_text("1\n")
-    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
-    for arguments in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-qm", "all"]):
-        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
+    commit_all(tmp_path)
     clean = commit()
     assert len(clean) == 12
     result.write_text("2\n")
     assert commit() == clean
     (tmp_path / "code.py").write_text("2\n")
     assert commit() == f"{clean}-dirty"
+
+
+def test_a_checkpoint_that_replaces_a_committed_one_names_the_clean_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(mi_lib.artifacts, "ROOT", tmp_path)
+    save_checkpoint("tiny", torch.nn.Linear(2, 2), "head", {}, tmp_path)
+    commit_all(tmp_path)
+    clean = commit()
+    save_checkpoint("tiny", torch.nn.Linear(2, 2), "head", {}, tmp_path)
+    assert read_sidecar("tiny", "head", tmp_path)["commit"] == clean
 
 
 def test_loading_checks_the_sum_before_it_builds(folder):
