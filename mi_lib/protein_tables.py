@@ -1,7 +1,6 @@
 """Tables of the protein pages: Table 2 beside the paper's, what its orderings are worth, what a run costs."""
 
 import itertools
-import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +18,7 @@ from mi_lib.protein_records import KEYS, REFERENCE, Pair, clustered
 from mi_lib.protein_runs import OTHERS, added_methods, generated_table, matched_methods, reference_split, runnable
 from mi_lib.results import Progress, read_result
 from mi_lib.solving import Method
-from mi_lib.tables import verdict
+from mi_lib.tables import named, readable, verdict
 
 PAPER_MODEL = "esmc_300m"
 CLUSTERS = 15  # k of k-means (§5.3)
@@ -178,22 +177,6 @@ def equal_pass_pairs(model: str) -> list[Pair]:
         return []
     groups = matched_methods(model).values()
     return [((a.name, a.parameters), (b.name, b.parameters)) for a, *others in groups for b in others]
-
-
-def readable(method: str, parameters: str) -> str:
-    """A row's name for the page: ``MI γ=2.0, entropy head``; the rule with MI of zero is the ``budget rule``."""
-    name = f"{method} {parameters}".strip().replace("gamma=", "γ=").replace("tau=", "τ=")
-    if name.endswith("head=zero"):
-        name = name.replace("MI ", "budget rule ", 1).removesuffix(" head=zero") + ", MI = 0"
-    name = re.sub(r" head=(\w+)", r", \1 head", name)
-    name = name.replace(" lam=1.0", "").replace(" lam=", ", λ=")
-    return re.sub(r"\d+\.\d{3,}", lambda m: f"{float(m[0]):.3g}", name)
-
-
-def named(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with one column ``method`` of ``readable`` names in place of ``method`` and ``parameters``."""
-    names = [readable(*key) for key in zip(frame["method"], frame["parameters"], strict=True)]
-    return frame.drop(columns="parameters").assign(method=names)
 
 
 def panel_table(panel: pd.DataFrame, measures: Iterable[str]) -> pd.DataFrame:

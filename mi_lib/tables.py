@@ -1,5 +1,7 @@
 """Tables of the book, from per-puzzle outcomes: intervals, the paper beside here, paired differences, verdicts."""
 
+import re
+
 import pandas as pd
 
 from mi_lib.masked import require
@@ -7,6 +9,22 @@ from mi_lib.metrics import paired_difference, solve_rate
 from mi_lib.solving import PAPER_TABLE1, Method
 
 KEYS = ["method", "parameters"]
+
+
+def readable(method: str, parameters: str) -> str:
+    """A row's name for the page: ``MI γ=2.0, entropy head``; the rule with MI of zero is the ``budget rule``."""
+    name = f"{method} {parameters}".strip().replace("gamma=", "γ=").replace("tau=", "τ=")
+    if name.endswith("head=zero"):
+        name = name.replace("MI ", "budget rule ", 1).removesuffix(" head=zero") + ", MI = 0"
+    name = re.sub(r" head=(\w+)", r", \1 head", name)
+    name = name.replace(" lam=1.0", "").replace(" lam=", ", λ=")
+    return re.sub(r"\d+\.\d{3,}", lambda m: f"{float(m[0]):.3g}", name)
+
+
+def named(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with one column ``method`` of ``readable`` names in place of ``method`` and ``parameters``."""
+    names = [readable(*key) for key in zip(frame["method"], frame["parameters"], strict=True)]
+    return frame.drop(columns="parameters").assign(method=names)
 
 
 def with_intervals(outcomes: pd.DataFrame) -> pd.DataFrame:
@@ -65,14 +83,14 @@ def paired_table(outcomes: pd.DataFrame, pairs: list[tuple[tuple[str, str], tupl
     Returns
     -------
     DataFrame
-        Columns ``a``, ``b``, ``passes a``, ``passes b``, ``difference``, ``low``, ``high`` (percentage points), ``p``
-        (exact McNemar) and ``n``.
+        Columns ``a``, ``b`` (readable names), ``passes a``, ``passes b``, ``difference``, ``low``, ``high`` (percentage
+        points), ``p`` (exact McNemar) and ``n``.
     """
     rows = []
     for a, b in pairs:
         both = pd.concat([outcome(outcomes, *a), outcome(outcomes, *b)], axis=1, join="inner", keys=["a", "b"])
         d = paired_difference(both["a"]["solved"].to_numpy(), both["b"]["solved"].to_numpy())
-        row = {"a": " ".join(a).strip(), "b": " ".join(b).strip()}
+        row = {"a": readable(*a), "b": readable(*b)}
         row |= {f"passes {side}": both[side]["passes"].mean() for side in ("a", "b")}
         row |= {key: 100 * d[key] for key in ("difference", "low", "high")}
         rows.append(row | {"p": d["p"], "n": len(both)})

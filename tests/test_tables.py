@@ -13,8 +13,10 @@ from mi_lib.tables import (
     decoding_claims,
     equal_passes,
     families,
+    named,
     outcome,
     paired_table,
+    readable,
     show,
     verdict,
     with_intervals,
@@ -115,11 +117,29 @@ def test_unknown_methods_are_answered_with_the_known(outcomes):
         paired_table(outcomes, [(("MI", GUIDED), ("MI", ""))])
 
 
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (("Sequential", ""), "Sequential"),
+        (("Naive", "k=4"), "Naive k=4"),
+        (("EB", "gamma=13.2673"), "EB γ=13.3"),
+        (("Threshold", "tau=0.9"), "Threshold τ=0.9"),
+        (("MI", "gamma=0.3 lam=1.0 head=mixture"), "MI γ=0.3, mixture head"),
+        (("MI", "gamma=0.3 lam=0.5 head=entropy"), "MI γ=0.3, λ=0.5, entropy head"),
+        (("MI", "gamma=0.002 lam=1.0 head=zero"), "budget rule γ=0.002, MI = 0"),
+    ],
+)
+def test_names_for_the_page(key, name):
+    assert readable(*key) == name
+    frame = pd.DataFrame({"n": [1], "method": key[0], "parameters": key[1], "solved": [0.5]})
+    assert named(frame).to_dict("list") == {"n": [1], "method": [name], "solved": [0.5]}
+
+
 def test_paired_differences_by_hand(outcomes):
     """On four puzzles 3 solved against 1, both on the first: two discordant, p = 1/2."""
     table = paired_table(outcomes, [(("MI", GUIDED), ("Sequential", "")), (("Sequential", ""), ("MI", GUIDED))])
     first, second = table.to_dict("records")
-    assert (first["a"], first["b"]) == (f"MI {GUIDED}", "Sequential")
+    assert (first["a"], first["b"]) == ("MI γ=0.3, entropy head", "Sequential")
     assert (first["passes a"], first["passes b"], first["n"]) == (14.5, 53.5, 4)
     assert first["p"] == pytest.approx(0.5)
     half = 1.959963984540054 * math.sqrt((2 * 0.5**2 + 2 * 0.5**2) / 3 / 4)
@@ -230,7 +250,7 @@ def test_claims_are_answered_by_the_paired_differences(hundred):
 
 def test_guidance_is_compared_with_all_others_and_sequential(hundred):
     table = equal_passes(hundred, MATCHED, "entropy")
-    assert table["b"].tolist() == ["MI gamma=0.3 lam=1.0 head=zero", "EB gamma=0.2", "Sequential"]
+    assert table["b"].tolist() == ["budget rule γ=0.3, MI = 0", "EB γ=0.2", "Sequential"]
     assert table["difference"].tolist() == pytest.approx([30, 40, -1])
     assert table["a better?"].tolist() == ["yes", "yes", "not resolved"]
     assert equal_passes(hundred, MATCHED, "zero")["difference"].tolist() == pytest.approx([-30, 10, -31])
