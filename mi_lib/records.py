@@ -28,7 +28,7 @@ from mi_lib.results import (
     write_result,
     write_rows,
 )
-from mi_lib.runs import HEADS, TARGET_PASSES, added_methods, run_table, summarize
+from mi_lib.runs import HEADS, KEYS, TARGET_PASSES, added_methods, frontier_methods, run_table, summarize
 from mi_lib.snapshots import solve_snapshots
 from mi_lib.solving import Method, table1_methods
 from mi_lib.train import MDMTraining, drawn_grids
@@ -88,6 +88,18 @@ def record_table1(checkpoints: list[str], progress: Progress, sets: tuple[int, .
         seconds=time.perf_counter() - started,
         **({"extends": read_provenance("table1")["commit"]} if extends else {}),
     )
+
+
+def record_frontier(checkpoints: list[str], progress: Progress, n: int = 1000) -> None:
+    """Accuracy, passes and conflicts along each method's curve, on the committed test set."""
+    frames = []
+    for checkpoint in checkpoints:
+        outcomes = run_table(checkpoint, frontier_methods(checkpoint), [0], n, progress)
+        known = {"conflict", "conflict_first"} <= set(outcomes)
+        require(known, "outcomes", "without conflicts", f"those of this version: delete {CACHE / 'runs'}")
+        rates = outcomes.groupby(KEYS)[["conflict", "conflict_first"]].mean().add_suffix("_rate")
+        frames.append(summarize(outcomes).join(rates, on=KEYS))
+    write_rows("frontier", pd.concat(frames, ignore_index=True), n_puzzles=n)
 
 
 def record_head_metrics(checkpoints: list[str], progress: Progress) -> None:
@@ -194,6 +206,7 @@ def record_unseen(checkpoints: list[str], progress: Progress) -> None:
 
 SUDOKU: dict[str, Callable] = {
     "fig1_state": record_fig1_state,
+    "frontier": record_frontier,
     "gammas": record_gammas,
     "head_metrics": record_head_metrics,
     "head_scaling": record_head_scaling,

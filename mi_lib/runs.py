@@ -7,10 +7,11 @@ from mi_lib.artifacts import CACHE, atomic_path, read_sidecar
 from mi_lib.masked import require
 from mi_lib.puzzles import load_puzzles
 from mi_lib.results import Progress, counting, read_result
-from mi_lib.solving import Method, run_method
+from mi_lib.solving import Method, run_method, table1_methods
 
 TARGET_PASSES = (15.2, 9.7)  # the paper's MI-guided rows: methods are compared at equal passes
 HEADS = ("entropy", "mixture", "zero")
+KEYS = ["checkpoint", "method", "parameters", "seed"]
 
 
 def cached_run(checkpoint: str, method: Method, puzzle_set: int | str, n: int, progress: Progress) -> pd.DataFrame:
@@ -21,9 +22,9 @@ def cached_run(checkpoint: str, method: Method, puzzle_set: int | str, n: int, p
     key = "-".join(read_sidecar(name, kind)["sha256"][:12] for name, kind in used.items())
     path = CACHE / "runs" / f"{key}-{method.label.replace(' ', '_')}-{puzzle_set}-{n}.csv"
     if not path.exists():
-        puzzles, _ = load_puzzles(puzzle_set, n)
+        puzzles, solutions = load_puzzles(puzzle_set, n)
         step = counting(progress, f"{checkpoint} {method.label} on set {puzzle_set}", n)
-        outcomes, seconds = run_method(checkpoint, method, puzzles, progress=step)
+        outcomes, seconds = run_method(checkpoint, method, puzzles, progress=step, solutions=solutions)
         with atomic_path(path) as temporary:
             outcomes.assign(seconds=seconds / n).to_csv(temporary, index=False)
     return pd.read_csv(path)
@@ -42,9 +43,8 @@ def run_table(checkpoint: str, methods: tuple[Method, ...], sets: list, n: int, 
 
 def summarize(outcomes: pd.DataFrame) -> pd.DataFrame:
     """Means a method and set: checkpoint, method, parameters, seed, n, passes, solved, seconds_per_puzzle."""
-    keys = ["checkpoint", "method", "parameters", "seed"]
     return (
-        outcomes.groupby(keys, sort=False)
+        outcomes.groupby(KEYS, sort=False)
         .agg(
             n=("solved", "size"),
             passes=("passes", "mean"),
@@ -110,6 +110,16 @@ def added_methods(checkpoint: str) -> tuple[Method, ...]:
     """The rows that Table 1 gets beside the paper's: every budgeted method at equal passes, and a modern baseline."""
     matched = (method for methods in matched_methods(checkpoint).values() for method in methods)
     return tuple(dict.fromkeys((*matched, Method("Threshold", tau=0.9))))
+
+
+def frontier_methods(checkpoint: str) -> tuple[Method, ...]:
+    """The rows of Table 1, those added to it, and more points of each curve of accuracy against passes."""
+    more = (
+        *(Method("Naive", k=k) for k in (2, 3, 10)),
+        *(Method("EB", gamma=gamma) for gamma in (0.05, 1.0)),
+        *(Method("MI", gamma=gamma, lam=1.0, head="entropy") for gamma in (0.15, 1.2)),
+    )
+    return tuple(dict.fromkeys((*table1_methods(), *added_methods(checkpoint), *more)))
 
 
 def recorded_outcomes(checkpoint: str, seed: int | None = None, n: int | None = None) -> pd.DataFrame:

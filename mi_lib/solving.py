@@ -10,6 +10,7 @@ import torch
 from tqdm import tqdm
 
 from mi_lib.checkpoints import load_head, load_mdm
+from mi_lib.conflicts import find_conflicts
 from mi_lib.masked import require
 from mi_lib.mdm import MDM
 from mi_lib.policies import EntropyBounded, HeadMI, MIGuided, RandomOrder, Sequential, Threshold, TopK, no_mi
@@ -104,6 +105,7 @@ def run_method(
     batch_size: int = 64,
     progress: Callable[[int], None] = lambda finished: None,
     model: MDM | None = None,
+    solutions: np.ndarray | None = None,
 ) -> tuple[pd.DataFrame, float]:
     """Decode puzzles with one method at temperature 0.
 
@@ -117,11 +119,13 @@ def run_method(
         Called with the number of puzzles just finished.
     model : MDM, optional
         The checkpoint, if it is loaded already.
+    solutions : ndarray of shape (n, 81), optional
 
     Returns
     -------
     outcomes : DataFrame
-        A row a puzzle: ``puzzle`` (its number), ``solved`` (0 or 1), ``passes``.
+        A row a puzzle: ``puzzle`` (its number), ``solved`` (0 or 1), ``passes``; with solutions also ``conflict`` and
+        ``conflict_first`` (``mi_lib.conflicts.find_conflicts``).
     seconds : float
         Wall time, heads and policies included.
     """
@@ -130,8 +134,12 @@ def run_method(
     started = time.perf_counter()
     decoded = decode(model, tokens, policy, batch_size=batch_size, progress=progress)
     seconds = time.perf_counter() - started
-    solved = is_solved(puzzles, decoded.tokens.numpy()).astype(int)
-    return pd.DataFrame({"puzzle": np.arange(len(puzzles)), "solved": solved, "passes": decoded.nfe.numpy()}), seconds
+    boards = decoded.tokens.numpy()
+    columns = {"puzzle": np.arange(len(puzzles)), "solved": is_solved(puzzles, boards).astype(int)}
+    outcomes = pd.DataFrame(columns | {"passes": decoded.nfe.numpy()})
+    if solutions is not None:
+        outcomes = outcomes.join(find_conflicts(boards, decoded.step.numpy(), solutions))
+    return outcomes, seconds
 
 
 def run_methods(

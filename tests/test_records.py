@@ -201,7 +201,7 @@ def test_a_cached_run_is_not_run_again(place, runs):
     first = cached_run("tiny", method, 0, 3, lambda *step: told.append(step))
     assert runs == ["Naive k=9"]
     assert told[-1] == ("tiny Naive k=9 on set 0", 3, 3)
-    assert list(first) == ["puzzle", "solved", "passes", "seconds"]
+    assert list(first) == ["puzzle", "solved", "passes", "conflict", "conflict_first", "seconds"]
     assert first["puzzle"].tolist() == [0, 1, 2]
     masked = (load_puzzles(0, 3)[0] == 0).sum(1)
     assert first["passes"].tolist() == np.ceil(masked / 9).tolist()
@@ -407,6 +407,34 @@ def test_table1_keeps_what_is_recorded(place, runs, tiny_mdm):
     store(tiny_mdm, "other", seed=4)
     record("table1", ["tiny"], sets=(0,), n=2)
     assert set(read_result("table1_puzzles")["checkpoint"]) == {"tiny"}
+
+
+def test_recording_the_frontier(place, runs):
+    """Every row of Table 1 and more of each curve, with the share of puzzles in which a pass contradicted itself."""
+    write_result("gammas", gammas())
+    record("frontier", n=3)
+    table = read_result("frontier")
+    assert list(table) == [
+        *KEYS, "n", "passes", "solved", "seconds_per_puzzle", "conflict_rate", "conflict_first_rate",
+    ]  # fmt: skip
+    keys = list(zip(table["method"], table["parameters"], strict=True))
+    assert len(set(keys)) == len(keys) == len(runs)
+    for method in (*table1_methods(), *added_methods("tiny"), Method("Naive", k=2), Method("EB", gamma=1.0)):
+        assert (method.name, method.parameters) in keys
+    rates = table.set_index(["method", "parameters"])[["conflict_rate", "conflict_first_rate"]]
+    assert rates.loc[("Sequential", "")].tolist() == [0, 0]
+    assert rates.loc[("Naive", "k=10"), "conflict_rate"] == 1  # an untrained model writes the same digit everywhere
+    assert (rates["conflict_first_rate"] <= rates["conflict_rate"]).all()
+    assert read_provenance("frontier")["n_puzzles"] == 3
+
+
+def test_outcomes_of_an_earlier_version_do_not_make_a_frontier(place, runs):
+    write_result("gammas", gammas())
+    record("frontier", n=1)
+    for path in (place / "cache" / "runs").iterdir():
+        pd.read_csv(path).drop(columns=["conflict", "conflict_first"]).to_csv(path, index=False)
+    with pytest.raises(ValueError, match=r"outcomes='without conflicts', expected those of .*: delete .*runs"):
+        record("frontier", n=1)
 
 
 def test_recorded_outcomes_of_a_set_and_of_its_first_puzzles(place):
