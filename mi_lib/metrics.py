@@ -22,8 +22,13 @@ def solve_rate(solved: np.ndarray, level: float = 0.95) -> tuple[float, float, f
     """
     solved = np.asarray(solved, bool)
     require(solved.ndim == 1 and len(solved) > 0, "solved.shape", solved.shape, "(n,) with n of at least 1")
-    interval = stats.binomtest(int(solved.sum()), len(solved)).proportion_ci(level, method="wilson")
-    return float(solved.mean()), interval.low, interval.high
+    return float(solved.mean()), *rate_interval(int(solved.sum()), len(solved), level)
+
+
+def rate_interval(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson interval of the share ``count`` of ``n``."""
+    interval = stats.binomtest(count, n).proportion_ci(level, method="wilson")
+    return interval.low, interval.high
 
 
 def paired_difference(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> dict[str, float]:

@@ -5,6 +5,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, PercentFormatter
@@ -155,35 +156,61 @@ def draw_accuracy_curve(ax: Axes, frame: pd.DataFrame, paper: pd.DataFrame | Non
         Columns ``method``, ``passes``, ``solved``; methods take the colours of ``frame``'s.
     """
     methods = list(dict.fromkeys([*frame["method"], *(() if paper is None else paper["method"])]))
-    for k, method in enumerate(methods):
-        rows = frame[frame["method"] == method].sort_values("passes")
-        color, marker = PALETTE[k % len(PALETTE)], MARKERS[k % len(MARKERS)]
-        if len(rows) == 1:
-            error = np.abs(rows[["low", "high"]].to_numpy().T - rows["solved"].to_numpy())
-            ax.errorbar(
-                rows["passes"], rows["solved"], error, color=color, marker=marker, ls="none", capsize=3, label=method
-            )
-        elif len(rows):
-            dash = DASHES[k % len(DASHES)]
-            ax.plot(rows["passes"], rows["solved"], color=color, marker=marker, ms=5, ls=dash, lw=1.8, label=method)
-            ax.fill_between(rows["passes"], rows["low"], rows["high"], color=color, alpha=0.15, lw=0)
-        if paper is not None:
+    handles = _draw_over_passes(ax, frame, "solved", methods)
+    if paper is not None:
+        for k, method in enumerate(methods):
+            color, marker = _style(k)
             points = paper[paper["method"] == method]
             style = {"marker": marker, "ms": 9, "ls": "none", "markerfacecolor": "white", "markeredgewidth": 1.8}
             ax.plot(points["passes"], points["solved"], markeredgecolor=color, zorder=5, **style)
-    drawn = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    handles = {method: drawn[method] for method in methods if method in drawn}
-    if paper is not None:
         hollow = {"marker": "o", "ms": 9, "ls": "none", "markerfacecolor": "white", "markeredgecolor": INK}
         handles["hollow: the paper"] = Line2D([], [], **hollow)
     ax.legend(handles.values(), handles.keys(), loc="best")
+    ax.set_ylabel("puzzles solved")
+    return ax
+
+
+def draw_conflict_curve(ax: Axes, frame: pd.DataFrame) -> Axes:
+    """Share of puzzles in which cells written together contradict each other, against forward passes.
+
+    Parameters
+    ----------
+    ax : Axes
+    frame : DataFrame
+        Columns ``method``, ``passes``, ``conflict_rate``, ``low``, ``high`` (shares, 0-1).
+    """
+    handles = _draw_over_passes(ax, frame, "conflict_rate", list(frame["method"].unique()))
+    ax.legend(handles.values(), handles.keys(), loc="best")
+    ax.set_ylabel("puzzles with a contradiction")
+    return ax
+
+
+def _style(k: int) -> tuple[str, str]:
+    return PALETTE[k % len(PALETTE)], MARKERS[k % len(MARKERS)]
+
+
+def _draw_over_passes(ax: Axes, frame: pd.DataFrame, value: str, methods: list[str]) -> dict[str, Artist]:
+    """A curve and band a method, a single point with a bar; handles for the legend in the order of ``methods``."""
+    for k, method in enumerate(methods):
+        rows = frame[frame["method"] == method].sort_values("passes")
+        color, marker = _style(k)
+        if len(rows) == 1:
+            error = np.abs(rows[["low", "high"]].to_numpy().T - rows[value].to_numpy())
+            ax.errorbar(
+                rows["passes"], rows[value], error, color=color, marker=marker, ls="none", capsize=3, label=method
+            )
+        elif len(rows):
+            dash = DASHES[k % len(DASHES)]
+            ax.plot(rows["passes"], rows[value], color=color, marker=marker, ms=5, ls=dash, lw=1.8, label=method)
+            ax.fill_between(rows["passes"], rows["low"], rows["high"], color=color, alpha=0.15, lw=0)
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(FixedLocator([2, 3, 5, 7, 10, 15, 20, 30, 50, 70]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    ax.set(xlabel="forward passes a puzzle (NFE, log scale)", ylabel="puzzles solved")
-    return ax
+    ax.set_xlabel("forward passes a puzzle (NFE, log scale)")
+    drawn = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    return {method: drawn[method] for method in methods if method in drawn}
 
 
 def draw_learning_curve(ax: Axes, frame: pd.DataFrame) -> Axes:

@@ -5,6 +5,7 @@ import pandas as pd
 
 from mi_lib.artifacts import CACHE, atomic_path, read_sidecar
 from mi_lib.masked import require
+from mi_lib.metrics import rate_interval
 from mi_lib.puzzles import load_puzzles
 from mi_lib.results import Progress, counting, read_result
 from mi_lib.solving import Method, run_method, table1_methods
@@ -129,3 +130,13 @@ def recorded_outcomes(checkpoint: str, seed: int | None = None, n: int | None = 
     frame = frame if seed is None else frame[frame["seed"] == seed]
     require(len(frame) > 0, "checkpoint and seed", (checkpoint, seed), "recorded ones (`mi record table1`)")
     return frame if n is None else frame[frame["puzzle"] < n]
+
+
+def recorded_frontier(checkpoint: str) -> pd.DataFrame:
+    """Recorded passes, accuracy and conflicts of a checkpoint; ``low``, ``high``: 95 % of ``conflict_rate``."""
+    frame = read_result("frontier")
+    frame = frame[frame["checkpoint"] == checkpoint]
+    require(len(frame) > 0, "checkpoint", checkpoint, "one with a recorded frontier (`mi record frontier`)")
+    counts = (frame["conflict_rate"] * frame["n"]).round().astype(int)
+    bounds = [rate_interval(count, n) for count, n in zip(counts, frame["n"], strict=True)]
+    return frame.assign(low=[low for low, _ in bounds], high=[high for _, high in bounds])

@@ -171,8 +171,15 @@ def families(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def show(table: pd.DataFrame, digits: int = 1, **finer: int):
-    """A table for the page, without its index: ``digits`` after the point, more for the columns in ``finer``."""
+    """A table for the page, without its index: ``digits`` after the point, more for the columns in ``finer``.
+
+    A p-value that would round to zero is shown as smaller than the last digit.
+    """
     formats = {c: f"{{:.{finer.get(c, digits)}f}}" for c in table.select_dtypes("float")}
+    if "p" in formats:
+        least = 10 ** -finer.get("p", digits)
+        plain = formats["p"].format
+        formats["p"] = lambda p: plain(p) if p >= least else f"&lt; {plain(least)}"
     return table.style.hide(axis="index").format(formats, na_rep="")
 
 

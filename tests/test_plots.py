@@ -217,6 +217,20 @@ def test_papers_points_are_hollow_and_have_their_methods_colour(ax, frontier):
     assert ax.get_legend().get_texts()[-1].get_text() == "hollow: the paper"
 
 
+def test_conflict_curve(ax):
+    rows = [("Sequential", 53.9, 0.0), ("EB", 15.0, 0.2), ("EB", 9.0, 0.4), ("Naive", 14.0, 0.3)]
+    frame = pd.DataFrame(rows, columns=["method", "passes", "conflict_rate"])
+    frame = frame.assign(low=frame["conflict_rate"] - 0.01, high=frame["conflict_rate"] + 0.02)
+    assert plots.draw_conflict_curve(ax, frame) is ax
+    (curve,) = [line for line in ax.lines if len(line.get_xdata()) == 2]
+    assert curve.get_xydata().tolist() == [[9.0, 0.4], [15.0, 0.2]]
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["Sequential", "EB", "Naive"]
+    assert ax.get_ylabel() == "puzzles with a contradiction"
+    assert ax.get_xscale() == "log"
+    colours = [line.get_color() for line in ax.lines if len(line.get_xdata()) == 2]
+    assert colours == [plots.PALETTE[1]]
+
+
 def test_learning_curve(ax):
     frame = pd.DataFrame({"examples": [1000, 2000], "nats_20": [1, 0.1], "nats_40": [2, 1.0], "nats_54": [2.1, 1.5]})
     assert plots.draw_learning_curve(ax, frame.assign(loss=[2.0, 1.2])) is ax

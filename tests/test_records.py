@@ -20,6 +20,7 @@ from mi_lib.checkpoints import load_mdm
 from mi_lib.head import HeadConfig, MIHead
 from mi_lib.labels import Labelling, make_labels
 from mi_lib.mdm import describe
+from mi_lib.metrics import solve_rate
 from mi_lib.puzzles import load_puzzles
 from mi_lib.records import GAMMA_GRID, RECORDS, record
 from mi_lib.results import checkpoint_hashes, read_provenance, read_result, write_result, write_rows
@@ -28,6 +29,7 @@ from mi_lib.runs import (
     added_methods,
     cached_run,
     matched_methods,
+    recorded_frontier,
     recorded_outcomes,
     run_table,
     summarize,
@@ -435,6 +437,17 @@ def test_outcomes_of_an_earlier_version_do_not_make_a_frontier(place, runs):
         pd.read_csv(path).drop(columns=["conflict", "conflict_first"]).to_csv(path, index=False)
     with pytest.raises(ValueError, match=r"outcomes='without conflicts', expected those of .*: delete .*runs"):
         record("frontier", n=1)
+
+
+def test_the_recorded_frontier_has_wilson_intervals(place):
+    frame = pd.DataFrame({"checkpoint": ["tiny", "tiny", "other"], "n": [1000, 100, 7], "conflict_rate": [0.29, 0, 1]})
+    write_result("frontier", frame)
+    table = recorded_frontier("tiny")
+    assert table["n"].tolist() == [1000, 100]
+    bounds = [solve_rate(np.arange(n) < count)[1:] for count, n in ((290, 1000), (0, 100))]
+    assert table[["low", "high"]].to_numpy().tolist() == list(map(list, bounds))
+    with pytest.raises(ValueError, match=r"checkpoint='bare', expected one with a recorded frontier"):
+        recorded_frontier("bare")
 
 
 def test_recorded_outcomes_of_a_set_and_of_its_first_puzzles(place):

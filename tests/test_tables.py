@@ -209,6 +209,12 @@ def test_tables_are_shown_with_their_digits():
     assert ">0.5</td>" in show(table).to_html()
 
 
+def test_a_small_p_is_not_shown_as_zero():
+    page = show(pd.DataFrame({"p": [0.00001, 0.0123, 1.0]}), p=4).to_html()
+    assert all(text in page for text in (">&lt; 0.0001<", ">0.0123<", ">1.0000<"))
+    assert "0.0000" not in page
+
+
 MATCHED = {
     10.0: (
         Method("MI", gamma=0.3, lam=1.0, head="entropy"),
