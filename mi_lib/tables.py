@@ -119,7 +119,7 @@ def equal_passes(outcomes: pd.DataFrame, matched: dict[float, tuple[Method, ...]
         others = [(m.name, m.parameters) for m in methods if m != guided]
         pairs += [((guided.name, guided.parameters), other) for other in (*others, ("Sequential", ""))]
     table = paired_table(outcomes, pairs)
-    return table.assign(**{"a better?": list(map(verdict, table["low"], table["high"]))})
+    return table.assign(**{"a better?": list(map(verdict, table["low"], table["high"], table["p"]))})
 
 
 def decoding_claims(
@@ -154,9 +154,13 @@ def decoding_claims(
         kept = verdict(s["low"] + 100 * margin, s["high"] + 100 * margin)
         for claim, answer, row in (
             (f"{s['fewer passes']:.1f} times fewer passes at preserved accuracy", kept, s),
-            (f"MI-guided solves more than Sequential {about}", verdict(s["low"], s["high"]), s),
-            (f"MI-guided solves more than EB at equal passes {about}", verdict(e["low"], e["high"]), e),
-            (f"Not claimed by the paper: MI adds to the budget rule alone {about}", verdict(z["low"], z["high"]), z),
+            (f"MI-guided solves more than Sequential {about}", verdict(s["low"], s["high"], s["p"]), s),
+            (f"MI-guided solves more than EB at equal passes {about}", verdict(e["low"], e["high"], e["p"]), e),
+            (
+                f"Not claimed by the paper: MI adds to the budget rule alone {about}",
+                verdict(z["low"], z["high"], z["p"]),
+                z,
+            ),
         ):
             span = f"{row['difference']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}]"
             rows.append({"claim": claim, "answer": answer, "difference in points, 95 %": span})
@@ -183,8 +187,10 @@ def show(table: pd.DataFrame, digits: int = 1, **finer: int):
     return table.style.hide(axis="index").format(formats, na_rep="")
 
 
-def verdict(low: float, high: float) -> str:
-    """Whether a difference is above zero by its interval: "yes", "no" or "not resolved"."""
+def verdict(low: float, high: float, p: float = 0.0) -> str:
+    """Whether a difference is above zero by its 95 % interval (and p-value): "yes", "no" or "not resolved"."""
+    if p >= 0.05:
+        return "not resolved"
     if low > 0:
         return "yes"
     return "no" if high < 0 else "not resolved"

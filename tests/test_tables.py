@@ -267,3 +267,9 @@ def test_passes_are_those_of_the_shared_puzzles():
     a = pd.concat([rows("MI", GUIDED, [1, 0], 10.0), rows("MI", GUIDED, [1, 0], 90.0, seed=1)])
     table = paired_table(pd.concat([a, rows("EB", "", [0, 0], 5.0)]), [(("MI", GUIDED), ("EB", ""))])
     assert (table["passes a"][0], table["passes b"][0], table["n"][0]) == (10.5, 5.5, 2)
+
+
+def test_an_interval_and_a_p_value_must_agree():
+    assert verdict(0.1, 2.0) == verdict(0.1, 2.0, 0.049) == "yes"
+    assert verdict(-2.0, -0.1, 0.01) == "no"
+    assert verdict(0.1, 2.0, 0.058) == verdict(-2.0, -0.1, 0.078) == "not resolved"
